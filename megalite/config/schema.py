@@ -33,7 +33,7 @@ class Model:
     hidden_size: int = option(required=True, at_least=1)
     """Width of the residual stream."""
     ffn_hidden_size: int | None = option(at_least=1)
-    """Width inside the MLP. Unset: 4 x hidden size; with --swiglu 8/3 x hidden size, rounded down to a multiple of 64."""
+    """Width inside the MLP. Unset: 4 x hidden size; with --swiglu 8/3 x hidden size, rounded down to 64s."""
     num_attention_heads: int = option(required=True, at_least=1)
     """Number of query heads."""
     group_query_attention: bool = False
@@ -83,7 +83,8 @@ class Parallel:
     sequence_parallel: bool = False
     """Split activations over the sequence outside the tensor parallel regions."""
     ddp_bucket_size: int | None = option(at_least=1)
-    """Elements in one gradient bucket. Unset: everything at once, or 40 million (1 million x data parallel size if more) under --overlap-grad-reduce."""
+    """Elements in one gradient bucket. Unset: everything at once; under --overlap-grad-reduce 40 million, or 1 million x
+    data parallel size if that is more."""
     overlap_grad_reduce: bool = False
     """Reduce each gradient bucket over data parallel ranks as soon as it is complete, during the backward pass."""
     distributed_backend: Literal["auto", "gloo", "nccl"] = "auto"

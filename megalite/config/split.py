@@ -15,11 +15,11 @@ def split_shares(text: str) -> tuple[float, float, float]:
         shares = [float(part) for part in parts]
     except ValueError:
         shares = []
-    if not shares or len(shares) > 3 or any(not math.isfinite(x) or x < 0 for x in shares) or sum(shares) == 0:
+    total = sum(shares)
+    if len(shares) > 3 or any(x < 0 for x in shares) or not (math.isfinite(total) and total > 0):
         raise ValueError(
             f"--split {text!r} is not one to three comma-separated shares, none negative and not all zero. "
             f"Try --split {DEFAULT_SPLIT.replace(' ', '')}."
         )
-    total = sum(shares)
     first, second, third = (x / total for x in (shares + [0.0, 0.0])[:3])
     return first, second, third

@@ -1,0 +1,202 @@
+"""The command line and configuration files: default < file < flag, and every mistake at once.
+
+argparse is not used: it stops at the first mistake, takes `-1,1,0` for a flag, and knows no origins.
+"""
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from megalite.config.absent import absent, absent_flags
+from megalite.config.flag_table import SYNONYMS
+from megalite.config.options import Option, from_file, from_text, nearest, options
+from megalite.config.problem import Problem
+from megalite.config.schema import Config
+
+ACTIONS = {
+    "--config": "Read settings from a .toml file (or .yaml, if PyYAML is installed); flags overrule it.",
+    "--dry-run": "Check the settings, print what they amount to, and stop.",
+    "--print-config": "Print every setting as a configuration file, and stop.",
+    "--help": "Print this and stop.",
+}
+"""Flags that are no settings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parsed:
+    """What the user asked for. With problems, `config` holds what could be understood."""
+
+    config: Config
+    origins: dict[str, str]
+    """Where each setting that was given came from, by field name."""
+    problems: list[Problem]
+    notices: list[str]
+    actions: frozenset[str]
+    """Those of `--dry-run`, `--print-config` and `--help` that were given."""
+
+
+def parse(argv: Sequence[str]) -> Parsed:
+    """Read the arguments after the program's name, and the files that they name."""
+    settings = _Settings()
+    given = list(_scan(argv, settings))
+    for flag, values in given:
+        if flag == "--config":
+            settings.take_file(values)
+    for flag, values in given:
+        if flag != "--config":
+            settings.take_flag(flag, values)
+    return Parsed(
+        config=settings.config(),
+        origins=settings.origins,
+        problems=settings.problems,
+        notices=settings.notices(),
+        actions=frozenset(flag for flag, _ in given if flag in ACTIONS and flag != "--config"),
+    )
+
+
+def _scan(argv: Sequence[str], settings: "_Settings") -> Iterator[tuple[str, list[str]]]:
+    """Each flag with its values: what follows, up to the next flag. A negative number is a value."""
+    flag, values = "", list[str]()
+    for token in [*argv, "--end"]:
+        token = "--help" if token == "-h" else token
+        if not (token.startswith("--") and token[2:3].isalpha()):
+            values.append(token)
+            continue
+        if flag:
+            synonym, *fixed = SYNONYMS.get(flag, (flag,))
+            yield synonym, fixed + values
+        elif values:
+            settings.fail("", f"{' '.join(values)!r} does not belong to a flag.")
+        flag, equals, value = token.partition("=")
+        values = [value] if equals else []
+
+
+class _Settings:
+    """What has been read so far: later values overrule earlier ones, problems add up."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
+        self.problems: list[Problem] = []
+        self.without_effect: dict[str, list[str]] = {}
+        self.by_name = {option.name: option for option in options()}
+        self.by_flag = {flag: option for option in options() for flag in (option.flag, option.opposite)}
+
+    def fail(self, flags: str, text: str) -> None:
+        self.problems.append(Problem(flags=tuple(flags.split()), text=text))
+
+    def take_flag(self, flag: str, values: list[str]) -> None:
+        """One flag of the command line with its values."""
+        option = self.by_flag.get(flag)
+        if flag in ACTIONS:
+            if values:
+                self.fail(flag, f"{flag} takes no value, but got {' '.join(values)}.")
+        elif option is None or (option.kind is not bool and flag != option.flag):
+            self._take_stranger(flag, values, flag)
+        elif option.kind is bool:
+            if values:
+                self.fail(
+                    flag, f"{flag} takes no value, but got {' '.join(values)}. To undo it, write {option.opposite}."
+                )
+            self._put(option, (flag == option.flag) != (option.default is True), "the command line")
+        elif option.kind is tuple:
+            self._put(option, tuple(values), "the command line")
+        elif len(values) != 1:
+            self.fail(flag, f"{flag} takes one value, but got {' '.join(values) or 'none'}.")
+        else:
+            try:
+                self._put(option, from_text(option, values[0]), "the command line")
+            except ValueError as error:
+                self.fail(flag, f"{flag} {values[0]} {error}")
+
+    def take_file(self, values: list[str]) -> None:
+        """A configuration file. Its sections are for readers: keys are unique without them."""
+        if len(values) != 1:
+            self.fail("--config", f"--config takes one file, but got {' '.join(values) or 'none'}.")
+            return
+        try:
+            tables = _read(Path(values[0]))
+        except ValueError as error:
+            self.fail("--config", f"--config {values[0]} {error}")
+            return
+        for section, table in tables.items():
+            for key, value in table.items() if isinstance(table, dict) else [(section, table)]:
+                self._take_key(key, value, values[0])
+
+    def _take_key(self, key: str, value: Any, file: str) -> None:
+        option = self.by_name.get(key)
+        flag = "--" + key.replace("_", "-")
+        if option is not None and value is not None:
+            try:
+                self._put(option, from_file(option, value), file)
+            except ValueError as error:
+                self.fail(option.flag, f"{key} = {value!r} in {file} {error}")
+        elif option is None and flag in self.by_flag:
+            known = self.by_flag[flag].name
+            self.fail(self.by_flag[flag].flag, f"{key} in {file} is a flag, not a key. Write {known} = false.")
+        elif option is None and value is not False and value is not None:
+            items = value if isinstance(value, list) else [value]
+            self._take_stranger(flag, [str(item) for item in items if item is not True], f"{key} in {file}")
+
+    def _take_stranger(self, flag: str, values: list[str], shown: str) -> None:
+        """A flag or key that is no setting of ours: known and harmless, known and refused, or unknown."""
+        row = absent(flag)
+        if row is None:
+            ours = [*self.by_flag, *ACTIONS] if shown == flag else list(self.by_name)
+            strange = [other.flag for other in absent_flags()] if shown == flag else []
+            word = flag if shown == flag else flag[2:].replace("-", "_")
+            hint = nearest(word, ours) or nearest(word, strange)
+            meant = hint.split()[-1].rstrip("?") if hint else ""
+            meant = self.by_name[meant].flag if meant in self.by_name else meant
+            self.fail(f"{flag} {meant}", f"{shown} is unknown.{hint}")
+        elif values and " ".join(values) in row.neutral:
+            pass
+        elif row.refused:
+            self.fail(flag, f"{' '.join([shown, *values])} {row.reason}")
+        else:
+            self.without_effect.setdefault(row.reason, []).append(flag)
+
+    def _put(self, option: Option, value: Any, origin: str) -> None:
+        self.values[option.name] = value
+        self.origins[option.name] = origin
+
+    def config(self) -> Config:
+        parts = {section.name: section.default_factory for section in fields(Config)}
+        of_section = {part: [option.name for option in options() if option.section == part] for part in parts}
+        given = {part: {name: self.values[name] for name in of_section[part] if name in self.values} for part in parts}
+        return Config(**{part: make(**given[part]) for part, make in parts.items()})  # type: ignore[operator]
+
+    def notices(self) -> list[str]:
+        rows = [f"{' '.join(dict.fromkeys(flags))} ({why})" for why, flags in self.without_effect.items()]
+        return [f"Accepted, without effect: {'; '.join(rows)}."] if rows else []
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The tables of a configuration file. ValueError says what is wrong with it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix in (".yaml", ".yml"):
+            return _read_yaml(text)
+        return tomllib.loads(text)
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"is not valid TOML: {error}.") from None
+    except UnicodeDecodeError:
+        raise ValueError("is not a text file.") from None
+
+
+def _read_yaml(text: str) -> dict[str, Any]:
+    try:
+        import yaml
+    except ImportError:
+        raise ValueError("needs PyYAML: pip install pyyaml, or write TOML.") from None
+    try:
+        tables = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"is not valid YAML: {' '.join(str(error).split())}.") from None
+    if not isinstance(tables, dict):
+        raise ValueError("holds no settings.")
+    return tables

@@ -1,0 +1,65 @@
+"""Settings as text: the help, the differences from the defaults, and the file that repeats a run."""
+
+import json
+import textwrap
+from itertools import groupby
+from typing import Any, Literal, get_args, get_origin
+
+from megalite.config.cli import ACTIONS
+from megalite.config.options import Option, options
+from megalite.config.schema import Config
+
+
+def value_of(config: Config, option: Option) -> Any:
+    """The value of an option."""
+    return getattr(getattr(config, option.section), option.name)
+
+
+def differences(config: Config, origins: dict[str, str]) -> list[str]:
+    """A line for each setting that is not its default, with where it came from."""
+    rows = [(o.name, value_of(config, o), o.default) for o in options() if value_of(config, o) != o.default]
+    texts = [(name, _toml(value), default, origins.get(name, "?")) for name, value, default in rows]
+    width, value_width = (max((len(row[i]) for row in texts), default=0) for i in (0, 1))
+    return [
+        f"{name:{width}} = {text:{value_width}}  from {origin}"
+        + ("" if default is None or default == () else f", instead of {_toml(default)}")
+        for name, text, default, origin in texts
+    ]
+
+
+def to_toml(config: Config) -> str:
+    """A file that, given as --config alone, repeats the run. It states every setting, so that defaults may change."""
+    lines = []
+    for section, members in groupby(options(), key=lambda option: option.section):
+        stated = [(option.name, value_of(config, option)) for option in members]
+        lines += [f"[{section}]", *(f"{name} = {_toml(value)}" for name, value in stated if value is not None), ""]
+    return "\n".join(lines)
+
+
+def help_text(program: str) -> str:
+    """Every flag with its meaning."""
+    lines = [f"Usage: {program} --flag value ...", ""]
+    lines += [line for flag, meaning in ACTIONS.items() for line in _entry(flag, meaning)]
+    for section, members in groupby(options(), key=lambda option: option.section):
+        lines += ["", f"[{section}]"]
+        for option in members:
+            default = "" if option.default in (None, (), False, True) else f" Default: {_toml(option.default)}."
+            negated = f"Do not: {option.help[0].lower()}{option.help[1:]}" if option.default is True else option.help
+            lines += _entry(f"{option.flag}{_placeholder(option)}", negated + default)
+    return "\n".join(lines)
+
+
+def _entry(flag: str, meaning: str) -> list[str]:
+    return [f"  {flag}", *textwrap.wrap(meaning, 110, initial_indent=" " * 6, subsequent_indent=" " * 6)]
+
+
+def _placeholder(option: Option) -> str:
+    if get_origin(option.kind) is Literal:
+        return f" {'|'.join(get_args(option.kind))}"
+    return {bool: "", int: " N", float: " X", tuple: " TEXT ..."}.get(option.kind, " TEXT")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(_toml(item) for item in value)}]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
