@@ -1,0 +1,84 @@
+"""What a run reports, and to whom: records are values, sinks write them somewhere."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRecord:
+    """One logged iteration; rates and times are means over the iterations since the last record."""
+
+    iteration: int
+    train_iters: int
+    """The iteration at which the run is complete."""
+    consumed_samples: int
+    lm_loss: float
+    """Nats per token."""
+    grad_norm: float
+    """Before clipping."""
+    learning_rate: float
+    tokens_per_second: float
+    """Of all ranks together."""
+    iteration_time: float
+    """Seconds."""
+    tflops_per_rank: float
+    memory_bytes: int
+    """The most that this rank held so far."""
+    skipped: int
+    """Iterations of the run that took no step because a gradient was not finite."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRecord:
+    """The loss over held-out tokens. `split` is `validation` or `test`."""
+
+    iteration: int
+    split: str
+    loss: float
+    """Nats per token."""
+    tokens: int
+
+    @property
+    def perplexity(self) -> float:
+        """e to the loss; infinite where a float cannot hold it."""
+        return math.exp(self.loss) if self.loss < 700 else math.inf
+
+
+class Sink:
+    """A place where records go. This one drops them: it is what a quiet rank logs to."""
+
+    def train(self, record: TrainRecord) -> None:
+        """Take one logged iteration."""
+
+    def evaluation(self, record: EvaluationRecord) -> None:
+        """Take the result of one evaluation."""
+
+    def note(self, text: str) -> None:
+        """Take a line meant for a reader alone: what was loaded, saved, skipped."""
+
+    def close(self) -> None:
+        """Write what is pending."""
+
+
+class Logger(Sink):
+    """Hands everything to each of its sinks, in order."""
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self.sinks = tuple(sinks)
+
+    def train(self, record: TrainRecord) -> None:
+        for sink in self.sinks:
+            sink.train(record)
+
+    def evaluation(self, record: EvaluationRecord) -> None:
+        for sink in self.sinks:
+            sink.evaluation(record)
+
+    def note(self, text: str) -> None:
+        for sink in self.sinks:
+            sink.note(text)
+
+    def close(self) -> None:
+        for sink in self.sinks:
+            sink.close()
