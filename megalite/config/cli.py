@@ -82,7 +82,8 @@ class _Settings:
         self.problems: list[Problem] = []
         self.without_effect: dict[str, list[str]] = {}
         self.by_name = {option.name: option for option in options()}
-        self.by_flag = {flag: option for option in options() for flag in (option.flag, option.opposite)}
+        self.by_flag = {option.flag: option for option in options()}
+        self.by_flag |= {option.opposite: option for option in options() if option.kind is bool}
 
     def fail(self, flags: str, text: str) -> None:
         self.problems.append(Problem(flags=tuple(flags.split()), text=text))
@@ -93,7 +94,7 @@ class _Settings:
         if flag in ACTIONS:
             if values:
                 self.fail(flag, f"{flag} takes no value, but got {' '.join(values)}.")
-        elif option is None or (option.kind is not bool and flag != option.flag):
+        elif option is None:
             self._take_stranger(flag, values, flag)
         elif option.kind is bool:
             if values:
@@ -145,7 +146,7 @@ class _Settings:
         row = absent(flag)
         if row is None:
             ours = [*self.by_flag, *ACTIONS] if shown == flag else list(self.by_name)
-            strange = [other.flag for other in absent_flags()] if shown == flag else []
+            strange = [other.flag for other in absent_flags() if other.flag[-1] != "*"] if shown == flag else []
             word = flag if shown == flag else flag[2:].replace("-", "_")
             hint = nearest(word, ours) or nearest(word, strange)
             meant = hint.split()[-1].rstrip("?") if hint else ""

@@ -30,7 +30,7 @@ class Option:
 
     @property
     def opposite(self) -> str:
-        """The flag that undoes `flag` of a boolean, to overrule a configuration file."""
+        """The flag that undoes `flag`, to overrule a configuration file; only booleans have one."""
         positive = "--" + self.name.replace("_", "-")
         if self.flag != positive:
             return positive
@@ -94,7 +94,7 @@ def from_file(option: Option, value: Any) -> Any:
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
     """The end of an error message: the candidate that was probably meant, or nothing."""
-    close = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.75)
     return f" Did you mean {close[0]}?" if close else ""
 
 

@@ -83,8 +83,8 @@ class Parallel:
     sequence_parallel: bool = False
     """Split activations over the sequence outside the tensor parallel regions."""
     ddp_bucket_size: int | None = option(at_least=1)
-    """Elements in one gradient bucket. Unset: everything at once; under --overlap-grad-reduce 40 million, or 1 million x
-    data parallel size if that is more."""
+    """Elements in one gradient bucket. Unset: everything at once; under --overlap-grad-reduce 40 million,
+    or 1 million x data parallel size if that is more."""
     overlap_grad_reduce: bool = False
     """Reduce each gradient bucket over data parallel ranks as soon as it is complete, during the backward pass."""
     distributed_backend: Literal["auto", "gloo", "nccl"] = "auto"
