@@ -1,0 +1,105 @@
+"""Rules about the network and how it is cut: sizes that must divide each other."""
+
+from collections.abc import Iterator
+
+from megalite.config import derive
+from megalite.rules.job import Job, Rules, divisors, near
+
+
+def _tensor_parallel(job: Job) -> Iterator[str]:
+    tp = job.config.parallel.tensor_model_parallel_size
+    world = f"{job.world_size} rank{'s' * (job.world_size > 1)}"
+    if job.world_size % tp:
+        yield f"--tensor-model-parallel-size {tp} does not divide the {world} of this job. Try {divisors(job.world_size)}."
+
+
+def _heads(job: Job) -> Iterator[str]:
+    model, tp = job.config.model, job.config.parallel.tensor_model_parallel_size
+    if model.num_attention_heads % tp:
+        yield (
+            f"--num-attention-heads {model.num_attention_heads} is not divisible by --tensor-model-parallel-size {tp}. "
+            f"Try {near(model.num_attention_heads, tp)} heads."
+        )
+
+
+def _query_groups(job: Job) -> Iterator[str]:
+    heads, groups = job.config.model.num_attention_heads, job.config.model.num_query_groups
+    if job.config.model.group_query_attention and heads % groups:
+        yield f"--num-attention-heads {heads} is not divisible by --num-query-groups {groups}. Try {divisors(heads)}."
+
+
+def _query_groups_over_ranks(job: Job) -> Iterator[str]:
+    groups, tp = job.config.model.num_query_groups, job.config.parallel.tensor_model_parallel_size
+    if not job.config.model.group_query_attention or groups % tp == 0:
+        return
+    if tp > groups:
+        yield (
+            f"--tensor-model-parallel-size {tp} is more than --num-query-groups {groups}: each rank needs a whole "
+            f"query group, since keys and values are neither split nor copied. Try {divisors(groups)}."
+        )
+    else:
+        yield (
+            f"--num-query-groups {groups} is not divisible by --tensor-model-parallel-size {tp}. "
+            f"Try {near(groups, tp)} groups."
+        )
+
+
+def _head_width(job: Job) -> Iterator[str]:
+    model = job.config.model
+    hidden, heads = model.hidden_size, model.num_attention_heads
+    if model.kv_channels is None and hidden % heads:
+        yield (
+            f"--hidden-size {hidden} is not divisible by --num-attention-heads {heads}. Try {near(hidden, heads)}, "
+            "or give --kv-channels."
+        )
+    elif model.position_embedding_type == "rope" and derive.kv_channels(model) % 2:
+        yield (
+            f"--position-embedding-type rope turns pairs of channels, but a head has {derive.kv_channels(model)}. "
+            f"Try --kv-channels {derive.kv_channels(model) + 1}."
+        )
+
+
+def _mlp_width(job: Job) -> Iterator[str]:
+    width, tp = derive.ffn_hidden_size(job.config.model), job.config.parallel.tensor_model_parallel_size
+    if width == 0:
+        yield f"--hidden-size {job.config.model.hidden_size} with --swiglu leaves no MLP width. Give --ffn-hidden-size."
+    elif width % tp:
+        unset = "" if job.config.model.ffn_hidden_size else " (worked out from --hidden-size)"
+        yield (
+            f"--ffn-hidden-size {width}{unset} is not divisible by --tensor-model-parallel-size {tp}. "
+            f"Try {near(width, tp)}."
+        )
+
+
+def _positions(job: Job) -> Iterator[str]:
+    length, most = job.config.model.seq_length, job.config.model.max_position_embeddings
+    if most is not None and length > most:
+        yield f"--seq-length {length} is more than --max-position-embeddings {most}. Try --seq-length {most}."
+
+
+def _sequence_parallel(job: Job) -> Iterator[str]:
+    length, tp = job.config.model.seq_length, job.config.parallel.tensor_model_parallel_size
+    if job.config.parallel.sequence_parallel and length % tp:
+        yield (
+            f"--seq-length {length} is not divisible by --tensor-model-parallel-size {tp} under --sequence-parallel. "
+            f"Try {near(length, tp)}."
+        )
+
+
+def _backend(job: Job) -> Iterator[str]:
+    if job.config.parallel.device == "cpu" and job.config.parallel.distributed_backend == "nccl":
+        yield "--distributed-backend nccl needs a GPU, but --device is cpu. Try --distributed-backend gloo."
+
+
+SHAPE_RULES: Rules = (
+    ("--tensor-model-parallel-size", _tensor_parallel),
+    ("--num-attention-heads --tensor-model-parallel-size", _heads),
+    ("--num-query-groups --num-attention-heads", _query_groups),
+    ("--num-query-groups --tensor-model-parallel-size", _query_groups_over_ranks),
+    ("--hidden-size --num-attention-heads --kv-channels --position-embedding-type", _head_width),
+    ("--ffn-hidden-size --hidden-size --tensor-model-parallel-size", _mlp_width),
+    ("--seq-length --max-position-embeddings", _positions),
+    ("--seq-length --tensor-model-parallel-size --sequence-parallel", _sequence_parallel),
+    ("--distributed-backend --device", _backend),
+)
+"""Each rule with the flags that it reads."""
