@@ -7,6 +7,10 @@ from megalite.config.options import Option, options
 from megalite.config.problem import Problem
 from megalite.config.schema import Config
 from megalite.config.split import DEFAULT_SPLIT
+from megalite.rules.course import COURSE_RULES
+from megalite.rules.files import FILES_RULES
+from megalite.rules.job import Job
+from megalite.rules.shape import SHAPE_RULES
 
 
 def check(
@@ -20,10 +24,8 @@ def check(
     bad = set(faulty)
     problems = []
     for option in options():
-        text = (
-            "" if option.flag in bad else _value_problem(option, getattr(getattr(config, option.section), option.name))
-        )
-        if text:
+        value = getattr(getattr(config, option.section), option.name)
+        if option.flag not in bad and (text := _value_problem(option, value)):
             problems.append(Problem(flags=(option.flag,), text=text))
     bad |= {flag for problem in problems for flag in problem.flags}
     job = Job(config=config, world_size=world_size, exists=exists)

@@ -8,9 +8,9 @@ from megalite.rules.job import Job, Rules, divisors, near
 
 def _tensor_parallel(job: Job) -> Iterator[str]:
     tp = job.config.parallel.tensor_model_parallel_size
-    world = f"{job.world_size} rank{'s' * (job.world_size > 1)}"
-    if job.world_size % tp:
-        yield f"--tensor-model-parallel-size {tp} does not divide the {world} of this job. Try {divisors(job.world_size)}."
+    world = job.world_size
+    if world % tp:
+        yield f"--tensor-model-parallel-size {tp} does not divide the world size {world}. Try {divisors(world)}."
 
 
 def _heads(job: Job) -> Iterator[str]:
