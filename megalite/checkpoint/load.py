@@ -1,0 +1,161 @@
+"""Loading: whatever cut the tensors have in the files, each shard takes the boxes that it shares with them.
+
+Files are mapped, not read whole: a rank needs the memory of its own shards and no more.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from megalite.checkpoint.boxes import describe, intersect, slices, uncovered
+from megalite.checkpoint.format import DTYPES, Index, Piece, TensorRecord, is_optimizer, read_index
+from megalite.checkpoint.tensor_file import hash_file
+from megalite.checkpoint.together import together
+from megalite.mesh import Group
+from megalite.shard import Box, Shard
+
+_SHOWN = 40  # problems of one kind in an error
+
+
+def load(directory: Path, shards: Sequence[Shard], world: Group, *, verify: bool = False) -> None:
+    """Fill every shard's tensor, in place and in its own dtype, from a checkpoint folder (see `format.find`).
+
+    Every rank calls this with its own shards, cut in any way. Raises ValueError on every rank, before anything is
+    filled, with all that does not fit: names that are missing; names that no rank asks for, in the families (model,
+    optimizer) of which something is asked; other shapes; boxes that no file holds. `verify` checks the hashes of all
+    files first, shared out among the ranks.
+    """
+
+    def failed(problem: str) -> ValueError:
+        return ValueError(f"{directory} cannot be loaded.\n{problem}")
+
+    def check() -> tuple[set[str], list[str]]:
+        index = read_index(directory)
+        damaged = check_hashes(directory, index, sorted(index.files)[world.rank :: world.size]) if verify else []
+        return {shard.name for shard in shards}, [*_check(directory, index, shards), *damaged]
+
+    checked = together(check, world, failed)
+    index = read_index(directory)
+    problems = [problem for _, of_rank in checked for problem in of_rank]
+    wanted = set().union(*(names for names, _ in checked))
+    families = {is_optimizer(name) for name in wanted}
+    problems += [
+        f"unexpected: {name}" for name in index.tensors if name not in wanted and is_optimizer(name) in families
+    ]
+    if problems:
+        raise failed(_report(problems, no_optimizer=not any(map(is_optimizer, index.tensors))))
+    together(lambda: _fill(directory, index, shards), world, failed)
+
+
+def _report(problems: Iterable[str], *, no_optimizer: bool) -> str:
+    """The problems of all ranks, each once, grouped by kind, none of the kinds endless."""
+    kinds: dict[str, list[str]] = {}
+    for problem in dict.fromkeys(problems):
+        kind, _, text = problem.partition(": ")
+        kinds.setdefault(kind, []).append(text)
+    if no_optimizer and any(is_optimizer(name) for name in kinds.get("missing", [])):
+        kinds["missing"] = [name for name in kinds["missing"] if not is_optimizer(name)]
+        kinds["missing"].append("all state of the optimizer; --no-load-optim starts without it")
+    lines = []
+    for kind, texts in kinds.items():
+        more = len(texts) - _SHOWN
+        lines += [f"  {kind}: {text}" for text in texts[:_SHOWN]] + ([f"  {kind}: {more} more"] if more > 0 else [])
+    return "\n".join(lines)
+
+
+def _check(directory: Path, index: Index, shards: Sequence[Shard]) -> list[str]:
+    """What keeps these shards from being filled, each as `kind: detail`."""
+    problems, files = [], set()
+    for shard in shards:
+        assert shard.tensor.shape == tuple(stop - start for start, stop in shard.box), f"{shard} does not fit its box"
+        record = index.tensors.get(shard.name)
+        if record is None:
+            problems.append(f"missing: {shard.name}")
+        elif record.shape != shard.global_shape:
+            problems.append(f"wrong shape: {shard.name} is {record.shape} there and {shard.global_shape} here")
+        else:
+            sources = _sources(record, shard.box)
+            files |= {piece.file for piece, _ in sources}
+            holes = uncovered(shard.box, [box for _, box in sources])
+            problems += [f"not in any file: {shard.name}{describe(hole)}" for hole in holes]
+    return problems + _check_sizes(directory, index, sorted(files))
+
+
+def _check_sizes(directory: Path, index: Index, files: Iterable[str]) -> list[str]:
+    """Files that are missing, cut off or grown."""
+    problems = []
+    for name in files:
+        path, size = directory / name, index.files[name].bytes
+        if not path.is_file():
+            problems.append(f"missing file: {name}")
+        elif path.stat().st_size != size:
+            problems.append(f"damaged file: {name} has {path.stat().st_size} bytes instead of {size}")
+    return problems
+
+
+def check_hashes(directory: Path, index: Index, files: Iterable[str]) -> list[str]:
+    """What is wrong with the content of these files."""
+    problems = []
+    for name in files:
+        wrong_size = _check_sizes(directory, index, [name])
+        problems += wrong_size
+        if not wrong_size and hash_file(directory / name) != index.files[name].sha256:
+            problems.append(f"damaged file: {name} is not the file that was saved: its SHA-256 differs")
+    return problems
+
+
+def _sources(record: TensorRecord, box: Box) -> list[tuple[Piece, Box]]:
+    """The pieces that hold a part of a box, and which part."""
+    overlaps = [(piece, intersect(piece.box, box)) for piece in record.pieces]
+    return [(piece, shared) for piece, shared in overlaps if shared is not None]
+
+
+def _fill(directory: Path, index: Index, shards: Iterable[Shard]) -> None:
+    """Copy into every shard what the files have of it, one file after the other."""
+    by_file: dict[str, list[tuple[Shard, Piece, Box]]] = {}
+    for shard in shards:
+        for piece, box in _sources(index.tensors[shard.name], shard.box):
+            by_file.setdefault(piece.file, []).append((shard, piece, box))
+    for file, copies in sorted(by_file.items()):
+        try:
+            with safe_open(directory / file, framework="pt") as source, torch.no_grad():
+                for shard, piece, box in copies:
+                    # A view of the mapped file: only the pages that the copy touches are read.
+                    stored = source.get_tensor(piece.key)
+                    _check_stored(stored, piece, index.tensors[shard.name].dtype)
+                    shard.tensor[slices(box, shard.box)].copy_(stored[slices(box, piece.box)])
+        except SafetensorError as error:
+            raise ValueError(f"{directory / file} is not what the index says: {error}") from error
+
+
+def _check_stored(stored: Tensor, piece: Piece, dtype: str) -> None:
+    shape = tuple(stop - start for start, stop in piece.box)
+    if stored.shape != shape or str(stored.dtype) != f"torch.{dtype}":
+        raise ValueError(
+            f"{piece.key} in {piece.file} is {tuple(stored.shape)} {stored.dtype}; the index says {shape} {dtype}"
+        )
+
+
+def read_scalars(directory: Path) -> dict[str, Any]:
+    """The scalars that were saved with a checkpoint."""
+    return read_index(directory).scalars
+
+
+def read_tensor(directory: Path, name: str, index: Index | None = None) -> Tensor:
+    """A whole logical tensor, in the dtype in which it was saved. `index` spares reading it again."""
+    index = read_index(directory) if index is None else index
+    if name not in index.tensors:
+        raise ValueError(f"{directory} holds no tensor {name}")
+    record = index.tensors[name]
+    whole = tuple((0, n) for n in record.shape)
+    tensor = torch.empty(record.shape, dtype=DTYPES[record.dtype])
+    shard = Shard(name=name, global_shape=record.shape, box=whole, tensor=tensor)
+    problems = _check(directory, index, [shard])
+    if problems:
+        raise ValueError(f"{directory} cannot be loaded.\n{_report(problems, no_optimizer=False)}")
+    _fill(directory, index, [shard])
+    return tensor

@@ -1,0 +1,208 @@
+"""Saving: every rank writes the boxes that fall to it, in parallel; the checkpoint appears whole or not at all.
+
+The order on disk: tensors, other files, index, folders, the final name, its parent folder, then the tracker.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megalite.checkpoint.boxes import describe, uncovered, volume
+from megalite.checkpoint.disk import begin_folder, publish_folder, replace_file, temporary_folder, write_file
+from megalite.checkpoint.format import (
+    INDEX,
+    RELEASE,
+    TRACKER,
+    Index,
+    Piece,
+    TensorRecord,
+    encode_index,
+    folder_name,
+    is_optimizer,
+)
+from megalite.checkpoint.tensor_file import FileRecord, Slot, record_bytes, write_tensors
+from megalite.checkpoint.together import together
+from megalite.comm.collectives import all_gather_object
+from megalite.mesh import Group
+from megalite.shard import Box, Shard
+
+
+class SaveFailed(OSError):
+    """A checkpoint could not be written. Earlier ones and the tracker are as they were."""
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Held:
+    """A box that a rank holds, as the ranks tell each other."""
+
+    nbytes: int
+    name: str
+    box: Box
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One box to be saved. `produce` gives its tensor when its turn comes, so that a converter holds one at a time."""
+
+    name: str
+    global_shape: tuple[int, ...]
+    box: Box
+    dtype: torch.dtype
+    produce: Callable[[], Tensor]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(stop - start for start, stop in self.box)
+
+    @property
+    def held(self) -> Held:
+        return Held(
+            nbytes=volume(self.box) * self.dtype.itemsize,
+            name=self.name,
+            box=self.box,
+            dtype=str(self.dtype).removeprefix("torch."),
+            shape=self.global_shape,
+        )
+
+
+def save(
+    root: Path,
+    iteration: int,
+    shards: Sequence[Shard],
+    scalars: Mapping[str, Any],
+    files: Mapping[str, bytes],
+    world: Group,
+) -> Path:
+    """Save what the ranks hold as `iteration` under `root`, and name it in the tracker; returns its folder.
+
+    Every rank calls this with its own shards; boxes that several ranks hold are written once. `scalars` (JSON) and
+    `files` (name in the folder -> content) are rank 0's. A checkpoint of the same iteration is replaced.
+    Raises SaveFailed on every rank if any rank fails.
+    """
+    parts = [
+        Part(
+            name=shard.name,
+            global_shape=shard.global_shape,
+            box=shard.box,
+            dtype=shard.tensor.dtype,
+            produce=lambda tensor=shard.tensor: tensor,  # type: ignore[misc]
+        )
+        for shard in shards
+    ]
+    return save_parts(root, iteration, parts, scalars, files, world)
+
+
+def save_parts(
+    root: Path,
+    iteration: int | None,
+    parts: Sequence[Part],
+    scalars: Mapping[str, Any],
+    files: Mapping[str, bytes],
+    world: Group,
+) -> Path:
+    """`save` for parts that are produced one by one. Iteration None is the release: weights from elsewhere."""
+    final = root / folder_name(iteration)
+    mine = {part.held: part for part in parts if volume(part.box)}
+    plan = assign(all_gather_object(list(mine), world))
+
+    def failed(problem: str) -> SaveFailed:
+        return SaveFailed(f"{final} could not be saved; earlier checkpoints stay as they were. {problem}")
+
+    def on_first(action: Callable[[], object]) -> None:
+        together(action if world.rank == 0 else lambda: None, world, failed)
+
+    def publish() -> None:
+        _finish(temporary_folder(final), plan, {k: v for rank in written for k, v in rank.items()}, scalars, files)
+        publish_folder(final)
+        replace_file(root / TRACKER, (RELEASE if iteration is None else str(iteration)).encode())
+
+    try:
+        on_first(lambda: begin_folder(final))
+        written = together(lambda: _write(temporary_folder(final), mine, plan[world.rank]), world, failed)
+        on_first(publish)
+    except SaveFailed:
+        if world.rank == 0:
+            shutil.rmtree(temporary_folder(final), ignore_errors=True)
+        raise
+    return final
+
+
+def assign(holdings: Sequence[Sequence[Held]]) -> list[dict[Held, Piece]]:
+    """Which boxes each rank writes, and where: each box once, by the holder with the fewest bytes so far.
+
+    A pure function of what all ranks hold, so that all come to the same answer. Checked on the way: each tensor has
+    one shape and dtype, and its boxes fill it.
+    """
+    holders: dict[Held, list[int]] = {}
+    for rank, holding in enumerate(holdings):
+        for held in holding:
+            holders.setdefault(held, []).append(rank)
+    _check_whole(list(holders))
+    load = [0] * len(holdings)
+    plan: list[dict[Held, Piece]] = [{} for _ in holdings]
+    keys: set[tuple[str, str]] = set()
+    # Boxes without a choice first, then the big ones: what is left evens out the ranks.
+    for held in sorted(holders, key=lambda held: (len(holders[held]) > 1, -held.nbytes, held)):
+        rank = min(holders[held], key=lambda rank: (load[rank], rank))
+        load[rank] += held.nbytes
+        file = f"{'optimizer' if is_optimizer(held.name) else 'model'}-{rank:05d}.safetensors"
+        # Several boxes of one tensor in one file (a flat range of it, say) need keys of their own.
+        key = held.name if (file, held.name) not in keys else f"{held.name}{describe(held.box)}"
+        keys.add((file, key))
+        plan[rank][held] = Piece(box=held.box, file=file, key=key)
+    return plan
+
+
+def _check_whole(everything: Sequence[Held]) -> None:
+    """Mistakes of ours in what the ranks hold: none of them must reach the disk."""
+    tensors: dict[str, list[Held]] = {}
+    for held in everything:
+        tensors.setdefault(held.name, []).append(held)
+    for name, boxes in tensors.items():
+        kinds = {(held.dtype, held.shape) for held in boxes}
+        assert len(kinds) == 1, f"ranks disagree about {name}: {sorted(kinds)}"
+        holes = uncovered(tuple((0, n) for n in boxes[0].shape), [held.box for held in boxes])
+        assert not holes, f"no rank holds {name}{describe(holes[0])}"
+
+
+def _write(folder: Path, mine: Mapping[Held, Part], plan: Mapping[Held, Piece]) -> dict[str, FileRecord]:
+    """Write this rank's files; their sizes and hashes."""
+    by_file: dict[str, list[tuple[Slot, Part]]] = {}
+    for held, piece in plan.items():
+        part = mine[held]
+        by_file.setdefault(piece.file, []).append((Slot(key=piece.key, dtype=part.dtype, shape=part.shape), part))
+    records = {}
+    for file, content in by_file.items():
+        content.sort(key=lambda entry: -entry[0].dtype.itemsize)  # wide first, so that all are aligned
+        records[file] = write_tensors(folder / file, [slot for slot, _ in content], (p.produce() for _, p in content))
+    return records
+
+
+def _finish(
+    folder: Path,
+    plan: Sequence[Mapping[Held, Piece]],
+    records: dict[str, FileRecord],
+    scalars: Mapping[str, Any],
+    files: Mapping[str, bytes],
+) -> None:
+    """Rank 0, when all tensors are on the disk: the other files, then the index."""
+    for file, record in records.items():
+        if not (folder / file).is_file() or (folder / file).stat().st_size != record.bytes:
+            raise OSError(f"{file} was written, but rank 0 does not see it: all ranks must share {folder.parent}")
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_file(folder / name, data)
+        records[name] = record_bytes(data)
+    pieces = {held: piece for rank in plan for held, piece in rank.items()}
+    tensors: dict[str, TensorRecord] = {}
+    for held in sorted(pieces, key=lambda held: (held.name, held.box)):
+        earlier = tensors[held.name].pieces if held.name in tensors else ()
+        tensors[held.name] = TensorRecord(dtype=held.dtype, shape=held.shape, pieces=(*earlier, pieces[held]))
+    write_file(folder / INDEX, encode_index(Index(tensors=tensors, files=records, scalars=dict(scalars))))
