@@ -1,0 +1,47 @@
+"""How many parameters a model has, in all and on one tensor parallel rank."""
+
+from dataclasses import dataclass
+
+from megalite.arith.size import ModelSize
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterCount:
+    """Parameters that tensor parallel ranks share out, and parameters that each of them holds whole."""
+
+    split: int
+    replicated: int
+
+    @property
+    def total(self) -> int:
+        """Each logical parameter once."""
+        return self.split + self.replicated
+
+    def per_rank(self, tensor_parallel_size: int) -> int:
+        """Parameters on one rank; exact where the sizes divide, which validation demands, and V is padded."""
+        return -(-self.split // tensor_parallel_size) + self.replicated
+
+
+def count_parameters(size: ModelSize) -> ParameterCount:
+    """The exact count, vocabulary as given. With biases, learned positions and tied embeddings it is
+    12Lh^2 (1 + 13/(12h) + (V+s)/(12Lh)) + 2h: Narayanan et al. 2021, equation 2, plus the final norm that it leaves out.
+    """
+    layer_split, layer_replicated = layer_parameters(size)
+    embeddings = size.vocab_size * size.hidden_size * (1 if size.tied_embeddings else 2)
+    positions = size.max_position_embeddings * size.hidden_size if size.learned_positions else 0
+    return ParameterCount(
+        split=size.num_layers * layer_split + embeddings,
+        replicated=size.num_layers * layer_replicated + positions + _norm(size),
+    )
+
+
+def layer_parameters(size: ModelSize) -> tuple[int, int]:
+    """(split, replicated) parameters of one layer."""
+    h, f = size.hidden_size, size.ffn_hidden_size
+    weights = h * size.qkv_width + size.query_width * h + h * size.fc1_width + f * h
+    split_biases = size.qkv_width * size.qkv_bias + size.fc1_width * size.linear_bias
+    return weights + split_biases, 2 * _norm(size) + 2 * h * size.linear_bias
+
+
+def _norm(size: ModelSize) -> int:
+    return size.hidden_size * (2 if size.norm_bias else 1)
