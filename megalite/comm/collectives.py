@@ -1,0 +1,92 @@
+"""The collectives, each over one group. The only caller of torch.distributed besides the mesh.
+
+A group of size 1 needs no communication: every function returns its input. Calls and bytes are counted per group.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from megalite.mesh import Group
+
+# torch 2.13 renamed both; the old names still exist, and are all that 2.11 has.
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+
+
+class Pending:
+    """A tensor that a collective may still be writing; `wait()` returns it finished."""
+
+    def __init__(self, tensor: Tensor, work: dist.Work | None = None) -> None:
+        self._tensor, self._work = tensor, work
+
+    def wait(self) -> Tensor:
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+        return self._tensor
+
+
+def start_all_reduce(x: Tensor, group: Group, op: str = "sum") -> Pending:
+    """Begin to combine x over the group, in place."""
+    if group.size == 1:
+        return Pending(x)
+    group.traffic.add("all_reduce", x.numel() * x.element_size())
+    return Pending(x, dist.all_reduce(x, _OPS[op], group=group.handle, async_op=True))
+
+
+def start_all_gather(x: Tensor, group: Group) -> Pending:
+    """Begin to concatenate the ranks' x along dim 0: [n, ...] -> [size * n, ...]."""
+    if group.size == 1:
+        return Pending(x)
+    out = x.new_empty(group.size * x.shape[0], *x.shape[1:])
+    group.traffic.add("all_gather", out.numel() * out.element_size())
+    return Pending(out, _all_gather(out, x.contiguous(), group=group.handle, async_op=True))
+
+
+def start_reduce_scatter(x: Tensor, group: Group) -> Pending:
+    """Begin to sum x over the group and keep this rank's part of dim 0: [size * n, ...] -> [n, ...]."""
+    if group.size == 1:
+        return Pending(x)
+    out = x.new_empty(x.shape[0] // group.size, *x.shape[1:])
+    group.traffic.add("reduce_scatter", x.numel() * x.element_size())
+    return Pending(out, _reduce_scatter(out, x.contiguous(), group=group.handle, async_op=True))
+
+
+def all_reduce(x: Tensor, group: Group, op: str = "sum") -> Tensor:
+    """Combine x over the group, in place."""
+    return start_all_reduce(x, group, op).wait()
+
+
+def all_gather(x: Tensor, group: Group) -> Tensor:
+    """Concatenate the ranks' x along dim 0: [n, ...] -> [size * n, ...]."""
+    return start_all_gather(x, group).wait()
+
+
+def reduce_scatter(x: Tensor, group: Group) -> Tensor:
+    """Sum x over the group and keep this rank's part of dim 0: [size * n, ...] -> [n, ...]."""
+    return start_reduce_scatter(x, group).wait()
+
+
+def all_gather_object(value: Any, group: Group) -> list[Any]:
+    """Every rank's value, in the order of the group. For small facts outside the training step."""
+    if group.size == 1:
+        return [value]
+    values: list[Any] = [None] * group.size
+    dist.all_gather_object(values, value, group=group.handle)
+    return values
+
+
+def barrier(group: Group) -> None:
+    """Wait until every rank of the group has come here."""
+    if group.size > 1:
+        dist.barrier(group=group.handle)
+
+
+def all_equal(x: Tensor, group: Group) -> bool:
+    """Whether x holds the same numbers on every rank."""
+    high, low = x.clone(), x.clone()
+    return bool(torch.equal(all_reduce(high, group, "max"), all_reduce(low, group, "min")))

@@ -1,0 +1,39 @@
+"""The one place that knows which kind of device this process computes on."""
+
+import torch
+
+
+def pick(name: str, local_rank: int) -> torch.device:
+    """The device of this process for `auto`, `cpu` or `cuda`; becomes the current one.
+
+    Raises ValueError where a GPU is asked for and none is to be had.
+    """
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ValueError(
+            "--device cuda: torch sees no GPU on this machine. Use --device cpu, or a CUDA build of torch."
+        )
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise ValueError(f"--device {name}: local rank {local_rank} has no GPU of its own ({count} visible). "
+                         f"Start torchrun with --nproc-per-node {count} or less.")  # fmt: skip
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def backend_for(device: torch.device) -> str:
+    """The torch.distributed backend that moves this device's tensors best."""
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the work queued on the device, so that a clock read next is honest."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Bytes this process held at most on the device since it started; None where the host's memory is the device's."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None

@@ -1,0 +1,50 @@
+"""Rank arithmetic: axis sizes and an order to lists of ranks. Pure, so a layout can be checked without a process."""
+
+import math
+from dataclasses import dataclass, field
+from itertools import product
+
+AXES = ("tp", "cp", "ep", "dp", "pp")
+"""The axes of a job, fastest first: neighbouring ranks differ in tp, so tensor parallelism stays within a node."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """The ranks 0..world_size-1 laid out over named axes, the first axis of `order` varying fastest.
+
+    An axis without a size has size 1.
+    """
+
+    sizes: dict[str, int]
+    order: tuple[str, ...] = AXES
+    strides: dict[str, int] = field(init=False)
+    world_size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        unknown = [axis for axis in self.sizes if axis not in self.order]
+        if unknown:
+            raise ValueError(f"unknown axes {unknown}; the order is {'-'.join(self.order)}")
+        stride, strides = 1, {}
+        for axis in self.order:
+            strides[axis] = stride
+            stride *= self.size(axis)
+        object.__setattr__(self, "strides", strides)
+        object.__setattr__(self, "world_size", stride)
+
+    def size(self, *axes: str) -> int:
+        """The number of ranks in a group along these axes."""
+        return math.prod(self.sizes.get(axis, 1) for axis in axes)
+
+    def coordinate(self, rank: int, axis: str) -> int:
+        """The position of a rank along one axis."""
+        return rank // self.strides[axis] % self.size(axis)
+
+    def ranks(self, rank: int, *axes: str) -> tuple[int, ...]:
+        """The ranks that differ from `rank` only along these axes, ascending: its group."""
+        origin = rank - sum(self.coordinate(rank, axis) * self.strides[axis] for axis in axes)
+        steps = [[i * self.strides[axis] for i in range(self.size(axis))] for axis in axes]
+        return tuple(sorted(origin + sum(offsets) for offsets in product(*steps)))
+
+    def groups(self, *axes: str) -> list[tuple[int, ...]]:
+        """Every group along these axes, in the order of their lowest ranks; together they hold each rank once."""
+        return sorted({self.ranks(rank, *axes) for rank in range(self.world_size)})

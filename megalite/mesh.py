@@ -1,0 +1,90 @@
+"""Process groups as values: a frozen mesh is built once and handed down; nothing looks a group up."""
+
+import datetime
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from megalite.environment import Launch
+from megalite.grid import Grid
+from megalite.observe.traffic import Traffic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Ranks that communicate. A group of size 1 has no handle, and its collectives do nothing."""
+
+    name: str
+    ranks: tuple[int, ...]
+    rank: int
+    """The position of this process in `ranks`."""
+    handle: dist.ProcessGroup | None = None
+    traffic: Traffic = field(default_factory=Traffic, compare=False)
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def next(self) -> int:
+        """The global rank after this one, around the ring."""
+        return self.ranks[(self.rank + 1) % self.size]
+
+    @property
+    def prev(self) -> int:
+        """The global rank before this one, around the ring."""
+        return self.ranks[(self.rank - 1) % self.size]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelMesh:
+    """The groups of one rank. `model` is tp x pp: the ranks that together hold one replica of the model."""
+
+    grid: Grid
+    rank: int
+    device: torch.device
+    tp: Group
+    dp: Group
+    pp: Group
+    model: Group
+    world: Group
+
+
+def build_mesh(grid: Grid, *, rank: int, device: torch.device) -> ParallelMesh:
+    """Make the groups of `rank`. Every rank of the grid must call this, at the same point of its program."""
+
+    def group(name: str, *axes: str) -> Group:
+        ranks = grid.ranks(rank, *axes)
+        # Only members take part, so that several meshes can live side by side in a larger job.
+        handle = dist.new_group(list(ranks), use_local_synchronization=True) if len(ranks) > 1 else None
+        return Group(name=name, ranks=ranks, rank=ranks.index(rank), handle=handle)
+
+    return ParallelMesh(
+        grid=grid,
+        rank=rank,
+        device=device,
+        tp=group("tp", "tp"),
+        dp=group("dp", "dp"),
+        pp=group("pp", "pp"),
+        model=group("model", "tp", "pp"),
+        world=group("world", *grid.order),
+    )
+
+
+def start(grid: Grid, *, launch: Launch, backend: str, timeout_minutes: float, device: torch.device) -> ParallelMesh:
+    """Join the other processes of this launch and build the mesh. One process needs no rendezvous."""
+    if launch.world_size > 1:
+        dist.init_process_group(
+            backend,
+            rank=launch.rank,
+            world_size=launch.world_size,
+            timeout=datetime.timedelta(minutes=timeout_minutes),
+        )
+    return build_mesh(grid, rank=launch.rank, device=device)
+
+
+def stop() -> None:
+    """Leave the job; harmless where none was joined."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,50 @@
+"""What one forward pass knows besides its activations."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from megalite.ops.dropout import Draw
+
+
+class Cache(Protocol):
+    """Keys and values of earlier tokens."""
+
+    def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """The layer's keys and values [b, ng, s, hn] with the earlier ones in front."""
+        ...
+
+
+class NoCache:
+    """Training and evaluation see whole sequences."""
+
+    def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return k, v
+
+
+class KVCache:
+    """All keys and values so far; generation feeds only what is new."""
+
+    def __init__(self) -> None:
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        if layer in self._layers:
+            past_k, past_v = self._layers[layer]
+            k, v = torch.cat([past_k, k], dim=2), torch.cat([past_v, v], dim=2)
+        self._layers[layer] = (k, v)
+        return k, v
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """Of one micro-batch: where its tokens stand, how dropout draws (None: nothing is dropped), what came before."""
+
+    position_ids: Tensor
+    """[b, s] int64"""
+    draw: Draw | None = None
+    cache: Cache = field(default_factory=NoCache)
+    angles: tuple[Tensor, Tensor] | None = None
+    """cos and sin [s, b, 1, hn / 2] at `position_ids`, where positions are rotary: filled in by the model, once."""

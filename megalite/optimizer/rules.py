@@ -1,0 +1,58 @@
+"""Update rules: how one step changes a vector of main params. One function each, chosen from the table by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSize:
+    """What an update needs besides the tensors: the learning rate, the weight decay, and the number of this update."""
+
+    lr: float
+    weight_decay: float
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """`update(param, grad, states, step)` works in place; `states` are vectors like the param, zero at first."""
+
+    states: tuple[str, ...]
+    update: Callable[[Tensor, Tensor, list[Tensor], StepSize], None]
+
+
+def adam(beta1: float, beta2: float, eps: float) -> Rule:
+    """AdamW: Adam with decoupled weight decay (Loshchilov and Hutter 2019), by torch's fused kernel."""
+
+    def update(param: Tensor, grad: Tensor, states: list[Tensor], step: StepSize) -> None:
+        torch._fused_adamw_(
+            [param],
+            [grad],
+            [states[0]],
+            [states[1]],
+            [],
+            [torch.tensor(float(step.number), device=param.device)],
+            lr=step.lr,
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=step.weight_decay,
+            eps=eps,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    return Rule(states=("exp_avg", "exp_avg_sq"), update=update)
+
+
+def sgd(momentum: float) -> Rule:
+    """Stochastic gradient descent with heavy-ball momentum; weight decay is part of the gradient."""
+
+    def update(param: Tensor, grad: Tensor, states: list[Tensor], step: StepSize) -> None:
+        grad = grad.add(param, alpha=step.weight_decay)
+        velocity = states[0].mul_(momentum).add_(grad)
+        param.add_(velocity, alpha=-step.lr)
+
+    return Rule(states=("momentum",), update=update)

@@ -1,0 +1,79 @@
+"""How a local tensor sits in the global one: the record that each parameter states once.
+
+Initialisation, gradient finalisation, the gradient norm and checkpoints all read this record and nothing else.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+Box = tuple[tuple[int, int], ...]
+"""A (start, stop) range for each dimension of a global tensor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Init:
+    """How a tensor starts: normal with mean 0 and this `std`, or `constant` everywhere where std is 0."""
+
+    std: float = 0.0
+    constant: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardSpec:
+    """The facts about one parameter.
+
+    `global_shape` is the shape in which every rank's shard is one box: (groups, queries per group + 2, head dim, h)
+    for QKV, (2, ffn, h) for gate and up, (vocabulary without padding, h) for embeddings. `split` is the range
+    (start, stop) that this rank holds of dimension `split_dim`; a replica has `split_dim` None.
+    """
+
+    global_shape: tuple[int, ...]
+    init: Init
+    split_dim: int | None = None
+    split: tuple[int, int] = (0, 0)
+    sum_grad_over_tp: bool = False
+    """Each tp rank holds a replica but saw only its part of the sequence: gradients must be summed over tp."""
+
+    @property
+    def box(self) -> Box:
+        """The part of the global tensor that this rank holds."""
+        return tuple(self.split if d == self.split_dim else (0, n) for d, n in enumerate(self.global_shape))
+
+    def view(self, tensor: Tensor) -> Tensor:
+        """The box as a view of the local tensor, or of another of its size; padding, at the end, is left out."""
+        shape = [stop - start for start, stop in self.box]
+        return tensor.view(-1)[: torch.Size(shape).numel()].view(shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One box of one logical tensor, with the memory that holds it: the unit of a checkpoint."""
+
+    name: str
+    global_shape: tuple[int, ...]
+    box: Box
+    tensor: Tensor = field(compare=False)
+
+
+def replicated(shape: tuple[int, ...], *, init: Init, sum_grad_over_tp: bool) -> ShardSpec:
+    """The record of a parameter that every tp rank holds whole."""
+    return ShardSpec(global_shape=shape, init=init, sum_grad_over_tp=sum_grad_over_tp)
+
+
+def parameters_with_specs(module: nn.Module) -> Iterator[tuple[str, nn.Parameter, ShardSpec]]:
+    """Each parameter once, with its global name and record.
+
+    A module states the records of its own parameters in `shard_specs`, keyed by attribute; a tied parameter is
+    stated by its first owner alone. A parameter without a record is a mistake of ours.
+    """
+    seen: set[int] = set()
+    for prefix, owner in module.named_modules():
+        for attribute, spec in getattr(owner, "shard_specs", {}).items():
+            parameter = getattr(owner, attribute)
+            seen.add(id(parameter))
+            yield f"{prefix}.{attribute}" if prefix else attribute, parameter, spec
+    unstated = [name for name, parameter in module.named_parameters() if id(parameter) not in seen]
+    assert not unstated, f"parameters without a ShardSpec: {unstated}"

@@ -1,0 +1,52 @@
+"""Cross entropy over a vocabulary split across tp, with one collective."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megalite.comm.collectives import all_gather
+from megalite.gradient import main_dtype
+from megalite.mesh import Group
+from megalite.tensor_parallel.embedding import VocabShard
+
+
+class _VocabParallelCrossEntropy(torch.autograd.Function):
+    """forward    loss = log(sum over v of exp(logit[v])) - logit[target]
+               each rank reduces its own columns to (max, sum of exp, target logit); one all-gather joins them
+    backward   dlogits = (softmax - onehot(target)) dloss
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, target: Tensor, shard: VocabShard, tp: Group) -> Tensor:
+        x = logits.to(main_dtype(logits.dtype), copy=True)
+        # Rows that exist only as padding take no part; a finite floor keeps a rank that is all padding free of NaN.
+        x[..., shard.stop - shard.start :] = torch.finfo(x.dtype).min
+        mine = (target >= shard.start) & (target < shard.stop)
+        column = (target - shard.start).where(mine, 0).unsqueeze(-1)
+
+        high = x.amax(-1)
+        target_logit = x.gather(-1, column).squeeze(-1).where(mine, 0)
+        exp = x.sub_(high.unsqueeze(-1)).exp_()
+        parts = all_gather(torch.stack([high, exp.sum(-1), target_logit]).unsqueeze(0), tp)  # [tp, 3, s, b]
+        global_high = parts[:, 0].amax(0)
+        total = (parts[:, 1] * (parts[:, 0] - global_high).exp()).sum(0)
+
+        softmax = exp.mul_(((high - global_high).exp() / total).unsqueeze(-1))
+        ctx.save_for_backward(softmax, column, mine)
+        ctx.logits_dtype = logits.dtype
+        return total.log() + global_high - parts[:, 2].sum(0)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        softmax, column, mine = ctx.saved_tensors
+        scale = grads[0].unsqueeze(-1)
+        dlogits = softmax * scale
+        dlogits.scatter_add_(-1, column, -(scale * mine.unsqueeze(-1)))
+        return dlogits.to(ctx.logits_dtype), None, None, None
+
+
+def vocab_parallel_cross_entropy(logits: Tensor, target: Tensor, *, shard: VocabShard, tp: Group) -> Tensor:
+    """logits [s, b, padded vocabulary / tp], target [s, b] global ids -> loss [s, b] in at least fp32, in nats."""
+    assert logits.shape[-1] == shard.rows, "logits must be this rank's part of the vocabulary"
+    return _VocabParallelCrossEntropy.apply(logits, target, shard, tp)

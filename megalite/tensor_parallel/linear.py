@@ -1,0 +1,137 @@
+"""The two sharded linears. Each owns its communication, and saves its local input.
+
+Shapes, with e the rows between regions (s under plain tensor parallelism, s / tp under sequence parallelism):
+
+    column   x [e, b, in]        ->  y [s, b, out / tp]    the weight's outputs are split
+    row      x [s, b, in / tp]   ->  y [e, b, out]         the weight's inputs are split
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from megalite.gradient import main_grad_of
+from megalite.shard import Init, ShardSpec, replicated
+from megalite.tensor_parallel.layout import TensorParallel
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])
+
+
+class _ColumnLinear(torch.autograd.Function):
+    """forward    y = gather(x) W^T + b
+    backward   dx = reduce(dy W)        started first, so that dW is computed while it travels
+               dW = dy^T gather(x)      x is gathered again rather than kept
+               db = sum of dy
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layout: TensorParallel) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.layout = layout
+        return F.linear(layout.gather(x).wait(), weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        dy = grads[0]
+        gathering = ctx.layout.gather(x)
+        reducing = ctx.layout.reduce(dy @ weight)
+        main_grad_of(weight).add_product(_rows(dy).t(), _rows(gathering.wait()))
+        db = _rows(dy).sum(0) if ctx.needs_input_grad[2] else None
+        return reducing.wait(), None, db, None
+
+
+class _RowLinear(torch.autograd.Function):
+    """forward    y = reduce(x W^T)
+    backward   dx = gather(dy) W
+               dW = gather(dy)^T x
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, layout: TensorParallel) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.layout = layout
+        return layout.reduce(F.linear(x, weight)).wait()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        x, weight = ctx.saved_tensors
+        dy = ctx.layout.gather(grads[0]).wait()
+        main_grad_of(weight).add_product(_rows(dy).t(), _rows(x))
+        return dy @ weight, None, None
+
+
+def column_linear(x: Tensor, weight: Tensor, bias: Tensor | None, layout: TensorParallel) -> Tensor:
+    """x [e, b, in] -> [s, b, out / tp]; its weight gradient goes to the weight's main grad."""
+    return _ColumnLinear.apply(x, weight, bias, layout)
+
+
+class ColumnParallelLinear(nn.Module):
+    """A linear whose output, of the global shape `out_shape`, is split over tp along its dimension `split_dim`."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_shape: tuple[int, ...],
+        *,
+        split_dim: int,
+        bias: bool,
+        init: Init,
+        layout: TensorParallel,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        super().__init__()
+        self.layout = layout
+        tp = layout.tp
+        part = out_shape[split_dim] // tp.size
+        assert part * tp.size == out_shape[split_dim], "validate.py lets only even splits through"
+        split = (tp.rank * part, (tp.rank + 1) * part)
+        rows = torch.Size(out_shape).numel() // tp.size
+        self.weight = nn.Parameter(torch.empty(rows, in_features, dtype=dtype, device=device))
+        self.shard_specs = {
+            "weight": ShardSpec(global_shape=(*out_shape, in_features), init=init, split_dim=split_dim, split=split)
+        }
+        self.bias = nn.Parameter(torch.empty(rows, dtype=dtype, device=device)) if bias else None
+        if bias:
+            self.shard_specs["bias"] = ShardSpec(global_shape=out_shape, init=Init(), split_dim=split_dim, split=split)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return column_linear(x, self.weight, self.bias, self.layout)
+
+
+class RowParallelLinear(nn.Module):
+    """A linear whose input is split over tp. The bias is added once, after the sum over tp."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool,
+        init: Init,
+        layout: TensorParallel,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        super().__init__()
+        self.layout = layout
+        tp = layout.tp
+        part = in_features // tp.size
+        assert part * tp.size == in_features, "validate.py lets only even splits through"
+        self.weight = nn.Parameter(torch.empty(out_features, part, dtype=dtype, device=device))
+        split = (tp.rank * part, (tp.rank + 1) * part)
+        self.shard_specs = {
+            "weight": ShardSpec(global_shape=(out_features, in_features), init=init, split_dim=1, split=split)
+        }
+        self.bias = nn.Parameter(torch.empty(out_features, dtype=dtype, device=device)) if bias else None
+        if bias:
+            self.shard_specs["bias"] = replicated((out_features,), init=Init(), sum_grad_over_tp=layout.shards_sequence)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = _RowLinear.apply(x, self.weight, self.layout)
+        return y if self.bias is None else y + self.bias

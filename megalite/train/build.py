@@ -1,0 +1,181 @@
+"""Where features enter: settings become values here, and past this file the settings are not visible."""
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+import torch
+
+from megalite.config.derive import Derived, padded_vocab_size
+from megalite.config.schema import Config
+from megalite.data_parallel.buffer import GradBuffer
+from megalite.mesh import ParallelMesh
+from megalite.model.attention import Attention, DropoutCore, FusedCore
+from megalite.model.dropout import HiddenDropout
+from megalite.model.embedding import Embedding, LearnedPositions
+from megalite.model.gpt import GPT
+from megalite.model.init import init_weights
+from megalite.model.layer import Layer
+from megalite.model.mlp import MLP
+from megalite.model.norm import LayerNorm, RMSNorm
+from megalite.ops.activation import gelu, swiglu
+from megalite.ops.rotary import rotary_table
+from megalite.optimizer import rules
+from megalite.optimizer.optimizer import Optimizer
+from megalite.optimizer.param_groups import decays
+from megalite.schedule.action import Action
+from megalite.schedule.lower import lower
+from megalite.schedule.schedules import one_f_one_b
+from megalite.shard import Init, parameters_with_specs
+from megalite.tensor_parallel.embedding import VocabParallelEmbedding, VocabParallelHead, VocabShard
+from megalite.tensor_parallel.layout import SequenceParallel, TensorParallel
+from megalite.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
+
+NORMS = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a training step works on."""
+
+    mesh: ParallelMesh
+    seed: int
+    model: GPT
+    buffer: GradBuffer
+    optimizer: Optimizer
+    program: list[Action]
+
+
+def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMesh, dtype: torch.dtype) -> Run:
+    """Make this rank's part of the model, initialised, with its buffer, optimizer and program."""
+    model = build_model(config, derived, vocab_size=vocab_size, mesh=mesh, dtype=dtype)
+    init_weights(model, config.train.seed)
+    buffer = GradBuffer(
+        parameters_with_specs(model),
+        decays=decays,
+        tied=frozenset() if config.model.untie_embeddings_and_output_weights else frozenset({"embedding.word.weight"}),
+        dp=mesh.dp,
+        bucket_size=derived.bucket_size,
+        overlap=config.parallel.overlap_grad_reduce,
+    )
+    o = config.optimizer
+    table = {
+        "adam": lambda: rules.adam(o.adam_beta1, o.adam_beta2, o.adam_eps),
+        "sgd": lambda: rules.sgd(o.sgd_momentum),
+    }
+    schedule = one_f_one_b(mesh.pp.size, derived.num_micro_batches)
+    return Run(
+        mesh=mesh,
+        seed=config.train.seed,
+        model=model,
+        buffer=buffer,
+        optimizer=Optimizer(buffer, table[o.optimizer]()),
+        program=lower(schedule)[mesh.pp.rank],
+    )
+
+
+def build_model(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMesh, dtype: torch.dtype) -> GPT:
+    """The layers of this rank, their weights not yet set."""
+    m = config.model
+    layout = (SequenceParallel if config.parallel.sequence_parallel else TensorParallel)(mesh.tp)
+    parts = _Parts(config, derived, layout, dtype, mesh.device)
+    padded = padded_vocab_size(
+        vocab_size, divisible_by=m.make_vocab_size_divisible_by, tensor_parallel_size=mesh.tp.size
+    )
+    shard = VocabShard(vocab_size, padded, layout)
+    init = Init(std=derived.embedding_init_method_std)
+    word = VocabParallelEmbedding(shard, m.hidden_size, init=init, **parts.place)
+    rotary = m.position_embedding_type == "rope"
+    positions = derived.max_position_embeddings
+    return GPT(
+        embedding=Embedding(
+            word=word,
+            position=None if rotary else LearnedPositions(positions, m.hidden_size, init=init, **parts.place),
+            dropout=HiddenDropout(m.hidden_dropout, site="embedding", layer=0, layout=layout),
+        ),
+        layers={number: parts.layer(number) for number in range(m.num_layers)},
+        final_norm=parts.norm(),
+        head=VocabParallelHead(
+            shard,
+            m.hidden_size,
+            tied=None if m.untie_embeddings_and_output_weights else word.weight,
+            init=init,
+            **parts.place,
+        ),
+        rotary=rotary_table(positions, derived.kv_channels, m.rotary_base, dtype=dtype, device=mesh.device)
+        if rotary
+        else None,
+    )
+
+
+class _Place(TypedDict):
+    layout: TensorParallel
+    dtype: torch.dtype
+    device: torch.device
+
+
+class _Parts:
+    """Makes the parts of a layer as the settings ask."""
+
+    def __init__(
+        self, config: Config, derived: Derived, layout: TensorParallel, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.m, self.derived, self.layout = config.model, derived, layout
+        self.place = _Place(layout=layout, dtype=dtype, device=device)
+
+    def layer(self, number: int) -> Layer:
+        dropout = self.m.hidden_dropout
+        return Layer(
+            attention_norm=self.norm(),
+            attention=self.attention(number),
+            attention_dropout=HiddenDropout(dropout, site="attention", layer=number, layout=self.layout),
+            mlp_norm=self.norm(),
+            mlp=self.mlp(),
+            mlp_dropout=HiddenDropout(dropout, site="mlp", layer=number, layout=self.layout),
+        )
+
+    def norm(self) -> RMSNorm:
+        return NORMS[self.m.normalization](self.m.hidden_size, eps=self.m.norm_epsilon, **self.place)
+
+    def attention(self, number: int) -> Attention:
+        m, groups, head_dim = self.m, self.derived.num_query_groups, self.derived.kv_channels
+        queries = m.num_attention_heads // groups
+        first_head = self.layout.tp.rank * m.num_attention_heads // self.layout.tp.size
+        return Attention(
+            number,
+            qkv=ColumnParallelLinear(
+                m.hidden_size,
+                (groups, queries + 2, head_dim),
+                split_dim=0,
+                bias=self.derived.add_qkv_bias,
+                init=Init(std=m.init_method_std),
+                **self.place,
+            ),
+            out=self.to_residual(m.num_attention_heads * head_dim),
+            core=DropoutCore(m.attention_dropout, layer=number, first_head=first_head)
+            if m.attention_dropout
+            else FusedCore(),
+            queries_per_group=queries,
+            head_dim=head_dim,
+        )
+
+    def mlp(self) -> MLP:
+        m, width = self.m, self.derived.ffn_hidden_size
+        fc1 = ColumnParallelLinear(
+            m.hidden_size,
+            (2 if m.swiglu else 1, width),
+            split_dim=1,
+            bias=m.add_bias_linear,
+            init=Init(std=m.init_method_std),
+            **self.place,
+        )
+        return MLP(fc1=fc1, activation=swiglu if m.swiglu else gelu, fc2=self.to_residual(width))
+
+    def to_residual(self, width: int) -> RowParallelLinear:
+        """A linear that writes to the residual stream: its std shrinks with depth, for two per layer add up there."""
+        return RowParallelLinear(
+            width,
+            self.m.hidden_size,
+            bias=self.m.add_bias_linear,
+            init=Init(std=self.derived.output_init_method_std),
+            **self.place,
+        )
