@@ -23,8 +23,10 @@ class ParameterCount:
 
 
 def count_parameters(size: ModelSize) -> ParameterCount:
-    """The exact count, vocabulary as given. With biases, learned positions and tied embeddings it is
-    12Lh^2 (1 + 13/(12h) + (V+s)/(12Lh)) + 2h: Narayanan et al. 2021, equation 2, plus the final norm that it leaves out.
+    """The exact count, vocabulary as given.
+
+    With biases, learned positions and tied embeddings it is 12Lh^2 (1 + 13/(12h) + (V+s)/(12Lh)) + 2h: Narayanan et
+    al. 2021, equation 2, plus the final norm that it leaves out.
     """
     layer_split, layer_replicated = layer_parameters(size)
     embeddings = size.vocab_size * size.hidden_size * (1 if size.tied_embeddings else 2)
