@@ -1,0 +1,135 @@
+"""Writer of Megatron's token files, in constant memory; a pair appears whole or not at all."""
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import numpy as np
+
+from megalite.data.indexed import CODES, HEADER, MAGIC, VERSION, bin_path, idx_path
+
+CHUNK = 1 << 20
+"""Lengths turned into offsets at a time: the writer's memory does not grow with the corpus."""
+
+
+class IndexedWriter:
+    """Writes PREFIX.bin and PREFIX.idx document by document: `with IndexedWriter(prefix, dtype) as writer: ...`.
+
+    Everything goes to PREFIX.*.partial first. Leaving the block without an error puts the pair in its place, the .idx
+    last; an error removes the partial files; a kill leaves only them, and the next writer of this prefix starts over.
+    ValueError when another process is writing the same prefix.
+    """
+
+    def __init__(self, prefix: str | Path, dtype: np.dtype) -> None:
+        self.prefix, self.dtype = str(prefix), np.dtype(dtype)
+        self.documents = self.tokens = 0
+        bin_path(prefix).parent.mkdir(parents=True, exist_ok=True)
+        self._bin = _open_locked(Path(f"{prefix}.bin.partial"))
+        # One int32 for each document, empty ones included: all that the .idx is made of.
+        self._lengths = Path(f"{prefix}.lengths.partial").open("w+b")  # noqa: SIM115
+        self._idx = Path(f"{prefix}.idx.partial").open("wb")  # noqa: SIM115
+
+    def add_document(self, tokens: np.ndarray | list[int]) -> None:
+        """Append a document of one sequence; without tokens it is a document boundary without a sequence."""
+        self.add_documents(np.asarray(tokens), np.array([len(tokens)]))
+
+    def add_documents(self, tokens: np.ndarray, lengths: np.ndarray) -> None:
+        """Append documents whose tokens lie back to back. ValueError when an id does not fit the dtype."""
+        assert tokens.ndim == 1 and len(tokens) == lengths.sum(), (tokens.shape, lengths)
+        limit = np.iinfo(self.dtype)
+        if tokens.size and not (limit.min <= tokens.min() and tokens.max() <= limit.max):
+            raise ValueError(
+                f"{self.prefix}: token ids {tokens.min()} to {tokens.max()} do not fit {self.dtype} "
+                f"({limit.min} to {limit.max})."
+            )
+        if lengths.size and lengths.max() > np.iinfo(np.int32).max:
+            raise ValueError(f"{self.prefix}: a document of {lengths.max()} tokens; the format holds up to 2147483647.")
+        self._bin.write(tokens.astype(self.dtype, copy=False).tobytes())
+        self._lengths.write(lengths.astype("<i4").tobytes())
+        self.documents += len(lengths)
+        self.tokens += len(tokens)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._publish()
+            else:
+                self._discard()
+        except BaseException:
+            self._discard()
+            raise
+        finally:
+            # Closed last, since that gives up the lock.
+            for file in (self._idx, self._lengths, self._bin):
+                file.close()
+
+    def _discard(self) -> None:
+        for file in (self._idx, self._lengths, self._bin):
+            Path(file.name).unlink(missing_ok=True)
+
+    def _publish(self) -> None:
+        self._write_index()
+        for file in (self._bin, self._idx):
+            file.flush()
+            os.fsync(file.fileno())
+        Path(self._lengths.name).unlink()
+        folder = bin_path(self.prefix).parent
+        # An old index must not meet the new tokens, not even for a moment.
+        idx_path(self.prefix).unlink(missing_ok=True)
+        _fsync_folder(folder)
+        os.replace(self._bin.name, bin_path(self.prefix))
+        _fsync_folder(folder)
+        os.replace(self._idx.name, idx_path(self.prefix))
+        _fsync_folder(folder)
+
+    def _write_index(self) -> None:
+        self._lengths.flush()
+        lengths = np.memmap(self._lengths.name, "<i4", "r") if self.documents else np.empty(0, "<i4")
+        chunks = [slice(start, start + CHUNK) for start in range(0, self.documents, CHUNK)]
+        sequences = sum(int(np.count_nonzero(lengths[chunk])) for chunk in chunks)
+        self._idx.write(HEADER.pack(MAGIC, VERSION, CODES[self.dtype], sequences, self.documents + 1))
+        for chunk in chunks:
+            self._idx.write(lengths[chunk][lengths[chunk] > 0].tobytes())
+        offset = 0
+        for chunk in chunks:
+            sizes = lengths[chunk][lengths[chunk] > 0].astype(np.int64) * self.dtype.itemsize
+            self._idx.write((offset + np.cumsum(sizes) - sizes).astype("<i8").tobytes())
+            offset += int(sizes.sum())
+        boundary = 0
+        self._idx.write(np.zeros(1, "<i8").tobytes())
+        for chunk in chunks:
+            boundaries = boundary + np.cumsum(lengths[chunk] > 0)
+            self._idx.write(boundaries.astype("<i8").tobytes())
+            boundary = int(boundaries[-1])
+
+
+def _open_locked(path: Path) -> BinaryIO:
+    """An empty file that no other process writes as well. A lock goes with its process, so a killed one leaves none."""
+    file, busy = path.open("ab"), False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        busy = True
+    except OSError:
+        pass  # A file system without locks: there the user must keep two writers apart.
+    # The other writer may have renamed or removed the file between our open and our lock.
+    if busy or not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+        file.close()
+        raise ValueError(f"another process is writing {path}; wait for it, or choose another --output-prefix.")
+    file.truncate(0)
+    return file
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

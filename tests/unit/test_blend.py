@@ -1,0 +1,154 @@
+"""--data-path and --split to data sets: Megatron's blend, and clear words where a part is empty or too small."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from megalite.data.blend import blend_order, build_datasets, build_mock_datasets, parse_data_path
+from megalite.data.indexed_writer import IndexedWriter
+
+VALUES = json.loads((Path(__file__).parents[1] / "data/megatron_values.json").read_text())
+
+
+def write(prefix: Path, documents: list[list[int]], dtype: str = "uint16") -> str:
+    with IndexedWriter(prefix, np.dtype(dtype)) as writer:
+        for document in documents:
+            writer.add_document(document)
+    return str(prefix)
+
+
+@pytest.fixture
+def prefixes(tmp_path):
+    return {name: write(tmp_path / name, VALUES["corpora"][name]["docs"]) for name in VALUES["corpora"]}
+
+
+def build(path, sizes, *, split="1", seq_length=8, seed=1234, **options):
+    return build_datasets(path, split=split, sizes=sizes, seq_length=seq_length, seed=seed, **options)
+
+
+PATHS = [
+    (["a"], ["a"], None),
+    (["a", "b"], ["a", "b"], None),
+    (["1", "a"], ["a"], [1.0]),
+    (["3", "a", "7", "b"], ["a", "b"], [0.3, 0.7]),
+    (["0.3", "a", "0.7", "b"], ["a", "b"], [0.3, 0.7]),
+]
+
+
+@pytest.mark.parametrize(("entries", "prefixes", "weights"), PATHS)
+def test_prefixes_and_weights(entries, prefixes, weights):
+    assert parse_data_path(entries) == (prefixes, weights)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([], "is empty"),
+        (["0.3", "a", "0.7"], "a weight before each prefix"),
+        (["a", "0.3", "b", "0.7"], "a weight before each prefix"),
+        (["0.3", "a", "b", "c"], "a weight before each prefix"),
+        (["0.3", "0.7"], "a weight before each prefix"),
+        (["0", "a", "1", "b"], "must be above 0"),
+        (["-1", "a", "2", "b"], "must be above 0"),
+        (["nan", "a", "2", "b"], "must be above 0"),
+    ],
+)
+def test_a_data_path_that_cannot_be_meant(entries, message):
+    with pytest.raises(ValueError, match=f"--data-path .*{message}"):
+        parse_data_path(entries)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_weighted_blend_as_megatron(prefixes, tmp_path, cached):
+    expected = VALUES["blend_weights_30_70"]["datasets"][0]
+    for _ in range(1 + cached):
+        options = {"cache": tmp_path / "cache"} if cached else {}
+        data = build(["0.3", prefixes["A"], "0.7", prefixes["C"]], (50, 0, 0), **options).train
+        assert len(data) == expected["n"]
+        assert data.dataset_index.tolist() == expected["dataset_index"]
+        assert data.dataset_sample_index.tolist() == expected["dataset_sample_index"]
+        for dataset, mid in zip(data.datasets, expected["mid"], strict=True):
+            assert dataset.shuffle_index.tolist() == mid["shuffle_index"]
+        for tokens, sample in zip(expected["first"], data, strict=False):
+            assert sample[:-1].tolist() == tokens
+
+
+def test_one_prefix_needs_no_blend(prefixes):
+    for path in ([prefixes["A"]], ["0.5", prefixes["A"]]):
+        data = build(path, (None, 0, 0)).train
+        assert data.shuffle_index.tolist() == VALUES["single_1epoch"]["datasets"][0]["shuffle_index"]
+
+
+def test_without_weights_each_sample_comes_once(prefixes):
+    data = build([prefixes["A"], prefixes["C"]], (None, 0, 0)).train
+    pairs = list(zip(data.dataset_index.tolist(), data.dataset_sample_index.tolist(), strict=True))
+    lengths = [len(dataset) for dataset in data.datasets]
+    assert sorted(pairs) == [(d, i) for d, n in enumerate(lengths) for i in range(n)]
+    first = build([prefixes["A"], prefixes["C"]], (10, 0, 0)).train
+    assert len(first) == 10 and [s.tolist() for s in first] == [data[i].tolist() for i in range(10)]
+    with pytest.raises(ValueError, match=r"1000 samples are needed, .* at most once\. Give weights"):
+        build([prefixes["A"], prefixes["C"]], (1000, 0, 0))
+
+
+@pytest.mark.parametrize("weights", [(0.001, 0.999), (1e-6, 1 - 1e-6), (0.2, 0.3, 0.5), (1 / 3, 1 / 3, 1 / 3)])
+def test_the_order_keeps_to_the_shares(weights):
+    order, samples = blend_order(weights, 2000)
+    for index, weight in enumerate(weights):
+        drawn = np.cumsum(order == index)
+        assert np.abs(drawn - weight * np.arange(1, 2001)).max() <= 2
+        assert samples[order == index].tolist() == list(range(drawn[-1]))
+
+
+def test_an_extreme_blend_is_not_overdrawn(tmp_path):
+    rare = write(tmp_path / "rare", [[1] * 9])
+    common = write(tmp_path / "common", [[2] * 900])
+    for size in (1, 7, 100, 1000):
+        data = build(["0.001", rare, "0.999", common], (size, 0, 0)).train
+        assert len(list(data)) == len(data) >= size
+
+
+def test_two_widths_in_one_blend(tmp_path):
+    narrow = write(tmp_path / "narrow", [[65000] * 50])
+    wide = write(tmp_path / "wide", [[129279] * 50], "int32")
+    data = build(["1", narrow, "1", wide], (20, 0, 0), vocab_size=129280).train
+    assert {int(t) for sample in data for t in sample} == {65000, 129279}
+    with pytest.raises(ValueError, match="wide holds the token id 129279"):
+        build(["1", narrow, "1", wide], (20, 0, 0), vocab_size=65001)
+
+
+def test_the_parts_are_disjoint_and_said(tmp_path):
+    prefix = write(tmp_path / "x", [[n] * 10 for n in range(20)])
+    data = build([prefix], (5, 5, 5), split="1,1,1", seq_length=4)
+    seen = [{int(t) for sample in part for t in sample} for part in (data.train, data.valid, data.test)]
+    assert seen == [set(range(7)), set(range(7, 13)), set(range(13, 20))]
+    assert "20 documents, 200 tokens; documents train 0 to 6, valid 7 to 12, test 13 to 19" in data.notes[0]
+
+
+@pytest.mark.parametrize("split", ["100,0,0", "949,1,50", "99,1,0"])
+def test_nothing_to_evaluate_is_said(tmp_path, split):
+    prefix = write(tmp_path / "x", [[n] * 10 for n in range(20)])
+    data = build([prefix], (5, 2, 0), split=split, seq_length=4)
+    assert len(data.train) >= 5 and data.valid is None and data.test is None
+    assert any("nothing to evaluate" in note for note in data.notes)
+    assert ("its share rounds to no document" in data.notes[0]) == (split != "100,0,0")
+
+
+def test_nothing_to_train_on_fails(tmp_path):
+    prefix = write(tmp_path / "x", [[n] * 10 for n in range(20)])
+    with pytest.raises(ValueError, match=r"--split 1,0,99 leaves 0 tokens of .*x for train; 1 are needed"):
+        build([prefix], (5, 0, 0), split="1,0,99")
+
+
+def test_a_corpus_without_validation_documents_leaves_the_blend(tmp_path, prefixes):
+    small = write(tmp_path / "small", [[5] * 100])
+    data = build(["1", small, "1", prefixes["A"]], (20, 4, 0), split="90,10,0")
+    assert [d.corpus.prefix for d in data.valid.datasets] == [prefixes["A"]]
+    assert any("small for valid" in note and "left out" in note for note in data.notes)
+
+
+def test_mock_data_come_in_three_equal_parts():
+    data = build_mock_datasets(sizes=(8, 4, 2), seq_length=16, seed=1, vocab_size=50, eod=49)
+    assert "train 0 to 33332, valid 33333 to 66666, test 66667 to 99999" in data.notes[0]
+    assert all(int(part[i].max()) < 50 for part in (data.train, data.valid, data.test) for i in range(2))

@@ -1,0 +1,197 @@
+"""The sample order is Megatron's; small data repeat or say why not; the cache is never trusted blindly."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from megalite.data.gpt_dataset import GPTDataset, plan_samples, split_ranges
+from megalite.data.indexed import IndexedCorpus
+from megalite.data.indexed_writer import IndexedWriter
+from megalite.data.mock import MockCorpus
+
+VALUES = json.loads((Path(__file__).parents[1] / "data/megatron_values.json").read_text())
+EXPECTED = VALUES["single_1epoch"]["datasets"][0]
+
+
+def corpus(prefix: Path, documents: list[list[int]]) -> IndexedCorpus:
+    with IndexedWriter(prefix, np.dtype("uint16")) as writer:
+        for document in documents:
+            writer.add_document(document)
+    return IndexedCorpus(prefix)
+
+
+def dataset(source, num_samples, *, seq_length=8, seed=1234, cache=None, vocab_size=None, sequences=None):
+    return GPTDataset(
+        source,
+        sequences=range(len(source.lengths)) if sequences is None else sequences,
+        num_samples=num_samples,
+        seq_length=seq_length,
+        seed=seed,
+        split="train",
+        cache=cache,
+        vocab_size=vocab_size,
+    )
+
+
+@pytest.fixture
+def corpus_a(tmp_path):
+    return corpus(tmp_path / "A", VALUES["corpora"]["A"]["docs"])
+
+
+@pytest.fixture
+def corpus_c(tmp_path):
+    return corpus(tmp_path / "C", VALUES["corpora"]["C"]["docs"])
+
+
+def check(data: GPTDataset, expected: dict) -> None:
+    assert len(data) == expected["n"]
+    for name, dtype in zip(("document_index", "sample_index", "shuffle_index"), expected["dtypes"], strict=True):
+        assert getattr(data, name).tolist() == expected[name] and getattr(data, name).dtype == dtype
+    for item, sample in zip(expected["first"], data, strict=False):
+        assert sample[:-1].tolist() == item["tokens"] and sample[1:].tolist() == item["labels"]
+        assert sample.dtype == np.int64
+
+
+def test_one_epoch_as_megatron(corpus_a):
+    check(dataset(corpus_a, None), EXPECTED)
+
+
+def test_a_last_epoch_that_stands_apart_as_megatron(corpus_c):
+    check(dataset(corpus_c, 36), VALUES["blend_weights_30_70"]["datasets"][0]["mid"][1])
+
+
+def walked(lengths: list[int], seq_length: int, samples: int) -> list[list[int]]:
+    """The cuts, found by walking token by token."""
+    row = [(place, offset) for place, length in enumerate(lengths) for offset in range(length)]
+    return [list(row[cut * seq_length]) for cut in range(samples + 1)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_cuts_equal_a_walk_token_by_token(tmp_path, seed):
+    random = np.random.default_rng(seed)
+    documents = [[int(x)] * int(x) for x in random.integers(0, 12, size=random.integers(1, 8))] + [[3] * 3]
+    seq_length = int(random.integers(1, 20))
+    source = corpus(tmp_path / "x", documents)
+    data = dataset(source, int(random.integers(1, 60)), seq_length=seq_length, seed=seed)
+    row = source.lengths[data.document_index].tolist()
+    assert data.sample_index.tolist() == walked(row, seq_length, len(data))
+    text = np.concatenate([source[i] for i in data.document_index])
+    for place, sample in zip(data.shuffle_index.tolist(), data, strict=True):
+        assert sample.tolist() == text[place * seq_length : (place + 1) * seq_length + 1].tolist()
+    assert sorted(data.shuffle_index.tolist()) == list(range(len(data)))
+
+
+@pytest.mark.parametrize("documents", [[10], [64], [65], [129], [1, 1, 1], [1]])
+def test_small_data_repeat_as_often_as_needed(tmp_path, documents):
+    data = dataset(corpus(tmp_path / "x", [[5] * n for n in documents]), 20, seq_length=64)
+    assert len(data) >= 20
+    assert all((data[i] == 5).all() and len(data[i]) == 65 for i in range(20))
+    assert f"{-(-(20 * 64 + 1) // sum(documents))} epochs" in data.notes[0]
+
+
+@pytest.mark.parametrize(("documents", "num_samples"), [([], 20), ([], None), ([10], None)])
+def test_too_few_tokens(tmp_path, documents, num_samples):
+    source = corpus(tmp_path / "x", [[5] * n for n in documents])
+    with pytest.raises(ValueError, match=rf"has {sum(documents)} tokens .* takes --seq-length \+ 1 = 65"):
+        dataset(source, num_samples, seq_length=64)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 15, 16, 17, 100, 10**9, 10**12])
+@pytest.mark.parametrize("tokens", [1, 7, 129, 10**6 + 1])
+def test_the_least_number_of_epochs(tokens, samples):
+    plan = plan_samples(tokens, samples, 16)
+    assert plan.samples >= samples and 0 <= plan.first_samples <= plan.samples
+    assert plan.epochs == 1 or (plan.epochs - 1) * tokens < samples * 16 + 1
+
+
+def test_ids_beyond_the_vocabulary(corpus_a):
+    assert dataset(corpus_a, 5, vocab_size=100)
+    with pytest.raises(ValueError, match=r"A holds the token id 99, but the vocabulary has 99 entries"):
+        dataset(corpus_a, 5, vocab_size=99)
+
+
+def test_an_id_that_the_probes_missed_is_found_when_read(tmp_path):
+    data = dataset(corpus(tmp_path / "x", [[1] * 5000 + [9]]), None, vocab_size=5)
+    with pytest.raises(ValueError, match="token id 9"):
+        list(data)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name.split("train-")[1] for path in folder.iterdir())
+
+
+def test_the_cache_gives_the_same_and_is_used(corpus_a, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    check(dataset(corpus_a, None, cache=cache), EXPECTED)
+    assert files(cache) == ["description.txt", "document_index.npy", "sample_index.npy", "shuffle_index.npy"]
+    monkeypatch.setattr("megalite.data.gpt_dataset.build_index", None)
+    check(dataset(corpus_a, None, cache=cache), EXPECTED)
+
+
+DAMAGE = {
+    "cut": lambda path: os.truncate(path, path.stat().st_size - 4),
+    "empty": lambda path: os.truncate(path, 0),
+    "gone": lambda path: path.unlink(),
+    "another shape": lambda path: np.save(path, np.zeros(3, np.int32)),
+    "not an array": lambda path: path.write_bytes(b"\xff" * 100),
+}
+
+
+@pytest.mark.parametrize("part", ["description.txt", "document_index.npy", "sample_index.npy", "shuffle_index.npy"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_cache_is_rebuilt(corpus_a, tmp_path, damage, part):
+    cache = tmp_path / "cache"
+    dataset(corpus_a, None, cache=cache)
+    (path,) = cache.glob(f"*{part}")
+    if part == "description.txt" and damage == "another shape":
+        path.write_text("{}")
+    else:
+        DAMAGE[damage](path)
+    check(dataset(corpus_a, None, cache=cache), EXPECTED)
+    assert len(files(cache)) == 4
+
+
+def test_another_corpus_under_the_same_name_is_noticed(tmp_path):
+    cache = tmp_path / "cache"
+    dataset(corpus(tmp_path / "x", [[1] * 30, [2] * 30]), None, cache=cache)
+    source = corpus(tmp_path / "x", [[3] * 30, [4] * 30])
+    os.utime(f"{source.prefix}.idx", ns=(1, 1))
+    assert set(np.concatenate(list(dataset(source, None, cache=cache))).tolist()) == {3, 4}
+    assert len(files(cache)) == 8
+
+
+def test_a_folder_that_cannot_be_written(corpus_a, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    data = dataset(corpus_a, None, cache=tmp_path / "file" / "cache")
+    check(data, EXPECTED)
+    assert "cannot be cached" in data.notes[1]
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ((0.949, 0.05, 0.001), [(0, 19), (19, 20), (20, 20)]),
+        ((1.0, 0.0, 0.0), [(0, 20), (20, 20), (20, 20)]),
+        ((1 / 3, 1 / 3, 1 / 3), [(0, 7), (7, 13), (13, 20)]),
+        ((0.01, 0.0, 0.99), [(0, 0), (0, 0), (0, 20)]),
+    ],
+)
+def test_the_parts_of_a_split(shares, expected):
+    assert [(r.start, r.stop) for r in split_ranges(shares, 20)] == expected
+
+
+@pytest.mark.parametrize("vocab_size", [2, 100, 50257])
+def test_mock_documents(vocab_size):
+    mock = MockCorpus(vocab_size=vocab_size, eod=vocab_size - 1)
+    assert len(mock.lengths) == 100_000 and mock.lengths.min() == 1 and mock.lengths.max() == 4095
+    length = int(mock.lengths[3])
+    whole = mock.get(3)
+    assert whole.tolist() == [i % vocab_size for i in range(1, length)] + [vocab_size - 1]
+    assert (
+        mock.get(3, 2, length - 2).tolist() == whole[2:].tolist() and mock.get(3, 1, 3).tolist() == whole[1:4].tolist()
+    )
+    data = dataset(mock, 4, sequences=range(1000), seq_length=16, vocab_size=vocab_size)
+    assert all(len(data[i]) == 17 for i in range(4))
