@@ -17,7 +17,7 @@ from megalite.config.schema import Config
 
 ACTIONS = {
     "--config": "Read settings from a .toml file (or .yaml, if PyYAML is installed); flags overrule it.",
-    "--dry-run": "Check the settings, print what they amount to, and stop.",
+    "--dry-run": "Check the settings, print what they amount to, and stop. For a job of 8 ranks: WORLD_SIZE=8 python ...",
     "--print-config": "Print every setting as a configuration file, and stop.",
     "--help": "Print this and stop.",
 }

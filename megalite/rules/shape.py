@@ -10,7 +10,8 @@ def _tensor_parallel(job: Job) -> Iterator[str]:
     tp = job.config.parallel.tensor_model_parallel_size
     world = job.world_size
     if world % tp:
-        yield f"--tensor-model-parallel-size {tp} does not divide the world size {world}. Try {divisors(world)}."
+        cure = f"Try {divisors(world)}." if world > 1 else f"Start the job with torchrun --nproc-per-node {tp}."
+        yield f"--tensor-model-parallel-size {tp} does not divide the world size {world}. {cure}"
 
 
 def _heads(job: Job) -> Iterator[str]:

@@ -11,7 +11,7 @@ class Op(Enum):
     """Forward of one micro-batch."""
     B = "B"
     """Backward of one micro-batch: the gradients of input and weights."""
-    I = "I"  # noqa: E741
+    I = "I"
     """The first half of a split backward: the gradient of the input, which the stage before waits for."""
     W = "W"
     """The second half: the gradients of the weights, which nobody waits for."""

@@ -26,7 +26,7 @@ class Timeline:
 
 
 def check_complete(schedule: list[Program], *, num_stages: int, num_micro_batches: int, training: bool = True) -> None:
-    """ValueError unless every micro-batch passes every stage once: forward, and in training backward, whole or split."""
+    """ValueError unless each micro-batch passes each stage once: forward, and in training backward, whole or split."""
     counts = Counter(action for program in schedule for action in program)
     twice = [str(action) for action, count in counts.items() if count > 1]
     missing = []

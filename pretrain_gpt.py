@@ -1,0 +1,50 @@
+"""Train a GPT: `torchrun --nproc-per-node N pretrain_gpt.py --flag value ...`. Try --help and --dry-run."""
+
+import sys
+import time
+
+from megalite.config.cli import parse
+from megalite.config.show import differences, help_text, to_toml
+from megalite.environment import launch
+from megalite.plan.summary import summary
+from megalite.validate import check, notices
+
+
+def main() -> int:
+    """Parse and check the settings, then train. The exit status is 2 where the settings are wrong."""
+    here, parsed = launch(), parse(sys.argv[1:])
+    first = here.rank == 0
+    if "--help" in parsed.actions:
+        return _tell(first, help_text("pretrain_gpt.py"))
+
+    faulty = {flag for problem in parsed.problems for flag in problem.flags}
+    problems = parsed.problems + check(parsed.config, here.world_size, faulty=faulty)
+    if problems:
+        if not first:
+            time.sleep(5)  # torchrun ends every rank when one exits: let it be rank 0, once it has spoken.
+            return 2
+        listed = "\n".join(f"  {number}. {problem}" for number, problem in enumerate(problems, 1))
+        print(f"pretrain_gpt.py: {len(problems)} problem{'s' * (len(problems) > 1)}\n{listed}", file=sys.stderr)
+        return 2
+
+    if "--print-config" in parsed.actions:
+        return _tell(first, to_toml(parsed.config))
+    said = parsed.notices + notices(parsed.config)
+    if "--dry-run" in parsed.actions:
+        return _tell(first, "\n".join([*said, summary(parsed.config, parsed.origins, here.world_size)]))
+
+    _tell(first, "\n".join([*differences(parsed.config, parsed.origins), *said]))
+    from megalite.train.run import run  # Only now torch is imported: wrong settings fail in milliseconds.
+
+    run(parsed.config, here)
+    return 0
+
+
+def _tell(first: bool, text: str) -> int:
+    if first:
+        print(text, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
