@@ -17,7 +17,7 @@ SHAPES: dict[str, Shape] = {
 
 @dataclass(frozen=True, kw_only=True)
 class LearningRate:
-    """Linear warm-up from `init_lr` to `max_lr`, then one of the styles down to `min_lr`. All lengths are in samples."""
+    """Linear warm-up from `init_lr` to `max_lr`, then one of the styles down to `min_lr`. Lengths are in samples."""
 
     max_lr: float
     min_lr: float

@@ -41,7 +41,7 @@ class Optimizer:
             self.main.copy_(self.buffer.params)
 
     def shards(self) -> Iterator[Shard]:
-        """What a checkpoint holds of this: each state, and the main params where they are more exact than the params."""
+        """What a checkpoint holds: each state, and the main params where they are more exact than the params."""
         vectors: dict[str, Tensor] = dict(self.states)
         if self.main is not self.buffer.params:
             vectors["main"] = self.main

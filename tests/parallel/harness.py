@@ -1,0 +1,146 @@
+"""The one harness of the equality matrix: build a tiny run in any layout, step it, put its tensors together again."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from megalite.config.derive import derive
+from megalite.config.schema import Config, Model, Optimizer, Parallel, Train
+from megalite.data.batch import MicroBatch
+from megalite.data.sampler import micro_batch_samples
+from megalite.grid import Grid
+from megalite.mesh import ParallelMesh
+from megalite.shard import Shard
+from megalite.train.build import Run, build
+from megalite.train.step import forward_backward, train_step
+
+VOCAB, SEQUENCE, GLOBAL_BATCH = 61, 16, 8
+
+_TINY = Model(
+    num_layers=2,
+    hidden_size=32,
+    num_attention_heads=8,
+    seq_length=SEQUENCE,
+    init_method_std=0.1,
+    make_vocab_size_divisible_by=8,
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+)
+MODELS = {
+    "gpt2": _TINY,
+    "llama": replace(
+        _TINY,
+        ffn_hidden_size=48,
+        group_query_attention=True,
+        num_query_groups=4,
+        position_embedding_type="rope",
+        normalization="RMSNorm",
+        swiglu=True,
+        add_bias_linear=False,
+        untie_embeddings_and_output_weights=True,
+    ),
+}
+
+
+def grid(layout: dict[str, int]) -> Grid:
+    """The ranks of a layout; `sp` and `overlap` are switches, not axes."""
+    return Grid(sizes={axis: size for axis, size in layout.items() if axis in ("tp", "dp")})
+
+
+def config(
+    model: str,
+    layout: dict[str, int],
+    *,
+    dropout: float = 0.0,
+    optimizer: str = "adam",
+    micro_batch_size: int = 1,
+    bf16: bool = False,
+) -> Config:
+    """The settings of one case. Biases and norms start at random (see `make`), so that no term hides at zero."""
+    return Config(
+        model=replace(MODELS[model], hidden_dropout=dropout, attention_dropout=dropout),
+        parallel=Parallel(
+            tensor_model_parallel_size=layout.get("tp", 1),
+            sequence_parallel=bool(layout.get("sp")),
+            overlap_grad_reduce=bool(layout.get("overlap")),
+            ddp_bucket_size=layout.get("bucket"),
+        ),
+        train=Train(
+            micro_batch_size=micro_batch_size, global_batch_size=GLOBAL_BATCH, train_iters=20, seed=7, bf16=bf16
+        ),
+        optimizer=Optimizer(optimizer=optimizer, lr=1e-2),
+    )
+
+
+def make(mesh: ParallelMesh, settings: Config, dtype: torch.dtype) -> Run:
+    """A run in which biases and norms are random too, alike in every layout."""
+    run = build(settings, derive(settings, mesh.world.size), vocab_size=VOCAB, mesh=mesh, dtype=dtype)
+    for slot in run.buffer.slots:
+        if slot.spec.init.std == 0:
+            noise = torch.Generator().manual_seed(len(slot.name))
+            full = torch.randn(slot.spec.global_shape, generator=noise, dtype=torch.float64) * 0.2
+            full += slot.spec.init.constant
+            slot.spec.view(slot.parameter.data).copy_(full[tuple(slice(*bounds) for bounds in slot.spec.box)])
+    run.optimizer.reload_main()
+    return run
+
+
+def batch(mesh: ParallelMesh, settings: Config, step: int) -> list[MicroBatch]:
+    """This rank's micro-batches of a random global batch in which samples count different numbers of tokens."""
+    random = torch.Generator().manual_seed(step)
+    text = torch.randint(VOCAB, (GLOBAL_BATCH, SEQUENCE + 1), generator=random)
+    counted = torch.rand(GLOBAL_BATCH, 1, generator=random) + torch.rand(GLOBAL_BATCH, SEQUENCE, generator=random) > 0.5
+    derived = derive(settings, mesh.world.size)
+    return [
+        MicroBatch(
+            tokens=text[rows, :-1],
+            labels=text[rows, 1:],
+            loss_mask=counted[rows].float(),
+            position_ids=torch.arange(SEQUENCE).repeat(len(indices), 1),
+            sample_ids=torch.arange(indices.start, indices.stop),
+        )
+        for indices in micro_batch_samples(
+            0,
+            micro_batch_size=settings.train.micro_batch_size,
+            num_micro_batches=derived.num_micro_batches,
+            dp_rank=mesh.dp.rank,
+            dp_size=mesh.dp.size,
+        )
+        for rows in [slice(indices.start, indices.stop)]
+    ]
+
+
+def gradients(mesh: ParallelMesh, settings: Config, dtype: torch.dtype) -> tuple[float, list[Shard]]:
+    """The loss of one step, and this rank's shards of the gradient."""
+    run = make(mesh, settings, dtype)
+    loss = forward_backward(run, batch(mesh, settings, 0), step=1)
+    return loss, [slot.shard(slot.name, run.buffer.grads.clone()) for slot in run.buffer.slots]
+
+
+def curve(mesh: ParallelMesh, settings: Config, dtype: torch.dtype, steps: int) -> list[tuple[float, float]]:
+    """(loss, gradient norm) of some training steps."""
+    run, results = make(mesh, settings, dtype), []
+    for step in range(1, steps + 1):
+        micro = batch(mesh, settings, step)
+        result = train_step(run, micro, step=step, lr=1e-2, weight_decay=0.1, clip_grad=1.0)
+        results.append((result.loss, result.grad_norm))
+    return results
+
+
+def assemble(ranks: list[list[Shard]]) -> dict[str, Tensor]:
+    """The logical tensors that the ranks' shards make up. Replicas must agree, and every element must be there."""
+    whole: dict[str, Tensor] = {}
+    for shard in (shard for shards in ranks for shard in shards):
+        full = whole.setdefault(shard.name, torch.full(shard.global_shape, torch.nan, dtype=shard.tensor.dtype))
+        part = full[tuple(slice(*bounds) for bounds in shard.box)]
+        assert part.isnan().all() or torch.equal(part, shard.tensor), f"{shard.name}: replicas differ"
+        part.copy_(shard.tensor)
+    gaps = [name for name, tensor in whole.items() if tensor.isnan().any()]
+    assert not gaps, f"not covered by any rank: {gaps}"
+    return whole
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    """max|a - b| / max|b|."""
+    return ((a - b).abs().max() / b.abs().max()).item()
