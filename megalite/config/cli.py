@@ -17,7 +17,7 @@ from megalite.config.schema import Config
 
 ACTIONS = {
     "--config": "Read settings from a .toml file (or .yaml, if PyYAML is installed); flags overrule it.",
-    "--dry-run": "Check the settings, print what they amount to, and stop. For a job of 8 ranks: WORLD_SIZE=8 python ...",
+    "--dry-run": "Check the settings, print what they amount to, and stop. For 8 ranks: WORLD_SIZE=8 python ...",
     "--print-config": "Print every setting as a configuration file, and stop.",
     "--help": "Print this and stop.",
 }
@@ -145,12 +145,10 @@ class _Settings:
         """A flag or key that is no setting of ours: known and harmless, known and refused, or unknown."""
         row = absent(flag)
         if row is None:
-            ours = [*self.by_flag, *ACTIONS] if shown == flag else list(self.by_name)
-            strange = [other.flag for other in absent_flags() if other.flag[-1] != "*"] if shown == flag else []
-            word = flag if shown == flag else flag[2:].replace("-", "_")
-            hint = nearest(word, ours) or nearest(word, strange)
-            meant = hint.split()[-1].rstrip("?") if hint else ""
-            meant = self.by_name[meant].flag if meant in self.by_name else meant
+            known = [*self.by_flag, *ACTIONS, *(other.flag for other in absent_flags() if other.flag[-1] != "*")]
+            meant = nearest(flag, known)
+            in_file = meant[2:].replace("-", "_")
+            hint = f" Did you mean {meant if shown == flag else in_file}?" if meant else ""
             self.fail(f"{flag} {meant}", f"{shown} is unknown.{hint}")
         elif values and " ".join(values) in row.neutral:
             pass

@@ -67,7 +67,7 @@ def from_text(option: Option, text: str) -> Any:
     """Read a value as the command line gives it. ValueError says what is expected."""
     if get_origin(option.kind) is Literal:
         if text not in get_args(option.kind):
-            raise ValueError(f"is not one of {', '.join(get_args(option.kind))}.{nearest(text, get_args(option.kind))}")
+            raise ValueError(f"is not one of {', '.join(get_args(option.kind))}.")
         return text
     if option.kind in (int, float):
         words = "a whole number" if option.kind is int else "a finite number"
@@ -93,9 +93,8 @@ def from_file(option: Option, value: Any) -> Any:
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
-    """The end of an error message: the candidate that was probably meant, or nothing."""
-    close = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.75)
-    return f" Did you mean {close[0]}?" if close else ""
+    """The candidate that was probably meant, or nothing."""
+    return next(iter(difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.75)), "")
 
 
 def _words(kind: Any) -> str:

@@ -9,7 +9,8 @@ from megalite.rules.job import Job, Rules, near
 def _batch(job: Job) -> Iterator[str]:
     micro, batch = job.config.train.micro_batch_size, job.config.train.global_batch_size
     dp = derive.data_parallel_size(job.config.parallel, job.world_size)
-    if dp and batch is not None and batch % (micro * dp):
+    divides = job.world_size % job.config.parallel.tensor_model_parallel_size == 0
+    if divides and batch is not None and batch % (micro * dp):
         yield (
             f"--global-batch-size {batch} is not divisible by --micro-batch-size {micro} x data-parallel size {dp}. "
             f"Try {near(batch, micro * dp)}."

@@ -1,0 +1,153 @@
+"""Closed forms against the literature's formulas, published models, and counting by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from megalite.arith.flops import model_flops
+from megalite.arith.memory import activation_bytes, layer_activation_bytes, state_bytes
+from megalite.arith.parameters import count_parameters
+from megalite.arith.size import ModelSize
+from megalite.arith.traffic import Sent, data_parallel_traffic, tensor_parallel_traffic
+
+
+def gpt(L: int, h: int, a: int, s: int, V: int) -> ModelSize:
+    """The GPT of the papers: biases, learned positions, tied embeddings."""
+    return ModelSize(
+        num_layers=L,
+        hidden_size=h,
+        ffn_hidden_size=4 * h,
+        num_attention_heads=a,
+        num_query_groups=a,
+        kv_channels=h // a,
+        seq_length=s,
+        max_position_embeddings=s,
+        vocab_size=V,
+        gated_mlp=False,
+        learned_positions=True,
+        linear_bias=True,
+        qkv_bias=True,
+        norm_bias=True,
+        tied_embeddings=True,
+    )
+
+
+def llama(L: int, h: int, f: int, a: int, g: int, V: int, tied: bool = False) -> ModelSize:
+    return replace(
+        gpt(L, h, a, 4096, V),
+        ffn_hidden_size=f,
+        num_query_groups=g,
+        gated_mlp=True,
+        learned_positions=False,
+        linear_bias=False,
+        qkv_bias=False,
+        norm_bias=False,
+        tied_embeddings=tied,
+    )
+
+
+GPTS = [(12, 768, 12, 1024, 50257), (96, 12288, 96, 2048, 51200), (2, 64, 4, 32, 100)]
+
+
+@pytest.mark.parametrize(("L", "h", "a", "s", "V"), GPTS)
+def test_parameters_as_narayanan(L, h, a, s, V):
+    formula = 12 * L * h**2 * (1 + 13 / (12 * h) + (V + s) / (12 * L * h)) + 2 * h
+    assert count_parameters(gpt(L, h, a, s, V)).total == round(formula)
+
+
+@pytest.mark.parametrize(
+    ("size", "published"),
+    [
+        (gpt(12, 768, 12, 1024, 50257), 124_439_808),
+        (llama(32, 4096, 11008, 32, 32, 32000), 6_738_415_616),
+        (llama(32, 4096, 14336, 32, 8, 128256), 8_030_261_248),
+        (llama(80, 8192, 28672, 64, 8, 128256), 70_553_706_496),
+        (llama(16, 2048, 8192, 32, 8, 128256, tied=True), 1_235_814_400),
+    ],
+    ids=["GPT-2", "Llama-2-7B", "Llama-3-8B", "Llama-3-70B", "Llama-3.2-1B"],
+)
+def test_parameters_of_published_models(size, published):
+    assert count_parameters(size).total == published
+
+
+def test_parameters_on_a_rank():
+    count = count_parameters(gpt(2, 64, 4, 32, 100))
+    assert count.per_rank(1) == count.total
+    assert count.per_rank(4) == count.split // 4 + count.replicated
+    assert count.replicated == 32 * 64 + 2 * (4 * 64 + 2 * 64) + 2 * 64
+
+
+@pytest.mark.parametrize(("L", "h", "a", "s", "V"), GPTS)
+def test_flops_as_korthikanti(L, h, a, s, V):
+    formula = 72 * 8 * L * s * h**2 * (1 + s / (6 * h) + V / (12 * L * h))
+    assert model_flops(gpt(L, h, a, s, V), samples=8) == pytest.approx(formula, rel=1e-14)
+
+
+def test_flops_follow_the_matrices():
+    """Six FLOPs per token and weight of a matrix product, and 12 s (heads x head) per token and layer for attention."""
+    size = llama(4, 128, 320, 8, 2, 1000)
+    matrices = 4 * (128 * (8 + 4) * 16 + 128 * 128 + 3 * 128 * 320) + 128 * 1000
+    per_token = 6 * matrices + 4 * 12 * 4096 * 128
+    assert model_flops(size, samples=3) == 3 * 4096 * per_token
+
+
+@pytest.mark.parametrize(
+    ("param_bytes", "moments", "per_parameter"),
+    [(4, 2, 16), (4, 1, 12), (4, 0, 8), (2, 2, 18), (2, 0, 10), (8, 2, 32)],
+)
+def test_state_bytes(param_bytes, moments, per_parameter):
+    assert state_bytes(1000, param_bytes=param_bytes, moments=moments).total == 1000 * per_parameter
+
+
+@pytest.mark.parametrize("t", [1, 2, 8])
+@pytest.mark.parametrize("sp", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+def test_activations_as_korthikanti(t, sp, fused):
+    s, b, h, a = 2048, 2, 1024, 16
+    found = layer_activation_bytes(
+        gpt(4, h, a, s, 51200),
+        micro_batch_size=b,
+        param_bytes=2,
+        tensor_parallel_size=t,
+        sequence_parallel=sp,
+        fused_attention=fused,
+        dropout=True,
+    )
+    square = 0 if fused else 5 * a * s / h
+    formula = s * b * h * ((34 + square) / t if sp else 10 + (24 + square) / t)
+    assert found == formula
+
+
+def test_activations_of_a_model_have_its_layers_and_logits():
+    size = gpt(4, 64, 4, 32, 100)
+    settings = {"micro_batch_size": 2, "param_bytes": 4, "tensor_parallel_size": 2, "sequence_parallel": True}
+    settings |= {"fused_attention": True, "dropout": False}
+    assert activation_bytes(size, **settings) == 4 * layer_activation_bytes(size, **settings) + 2 * 32 * 2 * 50 * 4
+
+
+@pytest.mark.parametrize(("L", "m", "t"), [(1, 1, 2), (4, 3, 2), (3, 2, 8)])
+def test_tensor_parallel_collectives(L, m, t):
+    size, b = gpt(L, 64, 8, 32, 100), 2
+    settings = {"tensor_parallel_size": t, "micro_batch_size": b, "num_micro_batches": m, "param_bytes": 2}
+    activation, loss = 32 * b * 64 * 2, 32 * b * t * 3 * 4
+    assert tensor_parallel_traffic(size, sequence_parallel=False, **settings) == {
+        "all_reduce": Sent(calls=m * (4 * L + 2), nbytes=m * (4 * L + 2) * activation),
+        "all_gather": Sent(calls=m, nbytes=m * loss),
+    }
+    replicated = L * 6 * 64 + 2 * 64 + 32 * 64
+    assert tensor_parallel_traffic(size, sequence_parallel=True, **settings) == {
+        "all_gather": Sent(calls=m * (6 * L + 4), nbytes=m * ((6 * L + 3) * activation + loss)),
+        "reduce_scatter": Sent(calls=m * (4 * L + 2), nbytes=m * (4 * L + 2) * activation),
+        "all_reduce": Sent(calls=1, nbytes=replicated * 4),
+    }
+
+
+def test_a_group_of_one_sends_nothing():
+    settings = {"micro_batch_size": 1, "num_micro_batches": 1, "param_bytes": 4, "sequence_parallel": True}
+    assert tensor_parallel_traffic(gpt(1, 64, 4, 32, 100), tensor_parallel_size=1, **settings) == {}
+    assert data_parallel_traffic(parameters=10, data_parallel_size=1, buckets=1, grad_bytes=4) == {}
+
+
+def test_data_parallel_collectives():
+    sent = data_parallel_traffic(parameters=10, data_parallel_size=2, buckets=3, grad_bytes=4)
+    assert sent == {"all_reduce": Sent(calls=3, nbytes=40)}

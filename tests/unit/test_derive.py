@@ -1,0 +1,92 @@
+"""Derived numbers, against Megatron's where it produced them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from megalite.config.cli import parse
+from megalite.config.derive import derive, padded_vocab_size
+from megalite.config.split import split_shares
+
+MEGATRON = json.loads((Path(__file__).parents[1] / "data" / "megatron_values.json").read_text())
+
+BASE = (
+    "--num-layers 2 --hidden-size 128 --num-attention-heads 4 --seq-length 64 "
+    "--micro-batch-size 2 --lr 1 --train-iters 100"
+)
+
+
+def derived(flags: str, world_size: int = 4):
+    parsed = parse(f"{BASE} {flags}".split())
+    assert not parsed.problems
+    return derive(parsed.config, world_size)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("", {"data_parallel_size": 4, "global_batch_size": 8, "num_micro_batches": 1}),
+        ("--tensor-model-parallel-size 2", {"data_parallel_size": 2, "global_batch_size": 4}),
+        ("--global-batch-size 24", {"num_micro_batches": 3, "train_samples": 2400, "lr_decay_samples": 2400}),
+        ("", {"ffn_hidden_size": 512, "kv_channels": 32, "num_query_groups": 4, "max_position_embeddings": 64}),
+        ("--swiglu", {"ffn_hidden_size": 320}),
+        ("--swiglu --ffn-hidden-size 330", {"ffn_hidden_size": 330}),
+        ("--num-query-groups 2", {"num_query_groups": 4}),
+        ("--group-query-attention --num-query-groups 2", {"num_query_groups": 2}),
+        ("--kv-channels 8 --max-position-embeddings 99", {"kv_channels": 8, "max_position_embeddings": 99}),
+        ("", {"embedding_init_method_std": 0.02, "output_init_method_std": 0.01, "add_qkv_bias": True}),
+        ("--disable-bias-linear", {"add_qkv_bias": False}),
+        ("--disable-bias-linear --add-qkv-bias", {"add_qkv_bias": True}),
+        ("--embedding-init-method-std 0", {"embedding_init_method_std": 0.0}),
+        ("", {"bucket_size": None}),
+        ("--overlap-grad-reduce", {"bucket_size": 40_000_000}),
+        ("--ddp-bucket-size 7", {"bucket_size": 7}),
+        ("--lr-decay-iters 50 --lr-warmup-iters 5", {"lr_decay_samples": 400, "lr_warmup_samples": 40}),
+        ("--lr-warmup-fraction 0.015", {"lr_warmup_samples": 12.0}),
+        ("--lr-wsd-decay-iters 3", {"lr_wsd_decay_samples": 24}),
+        ("", {"start_weight_decay": 0.01, "end_weight_decay": 0.01}),
+        ("--start-weight-decay 0 --end-weight-decay 1", {"start_weight_decay": 0.0, "end_weight_decay": 1.0}),
+        ("--eval-interval 40 --eval-iters 3", {"valid_samples": 3 * 3 * 8, "test_samples": 24}),
+        ("--eval-iters 3", {"valid_samples": 24}),
+        ("--split 1,1", {"split": (0.5, 0.5, 0.0)}),
+        ("", {"split": (0.969, 0.03, 0.001)}),
+    ],
+)
+def test_derived(flags, expected):
+    found = derived(flags)
+    for name, value in expected.items():
+        assert getattr(found, name) == (None if value is None else pytest.approx(value, rel=1e-12)), name
+
+
+def test_run_counted_in_samples():
+    config = parse(f"{BASE} --global-batch-size 8 --lr-decay-samples 70 --lr-warmup-samples 9".split()).config
+    config = replace(config, train=replace(config.train, train_iters=None, train_samples=90))
+    found = derive(config, 4)
+    assert (found.train_iters, found.train_samples) == (11, 90)
+    assert (found.lr_decay_samples, found.lr_warmup_samples) == (70, 9)
+
+
+def test_buckets_grow_with_data_parallelism():
+    assert derived("--overlap-grad-reduce", 64).bucket_size == 64_000_000
+
+
+@pytest.mark.parametrize(("case", "padded"), MEGATRON["padded_vocab"].items())
+def test_padded_vocabulary(case, padded):
+    vocab, multiple, tp = map(int, case.split(","))
+    assert padded_vocab_size(vocab, divisible_by=multiple, tensor_parallel_size=tp) == padded
+
+
+@pytest.mark.parametrize(("text", "expected"), [(text, row["vec"]) for text, row in MEGATRON["split_parse"].items()])
+def test_split_as_megatron(text, expected):
+    assert split_shares(text) == tuple(expected)
+    assert split_shares(f"'{text}'") == tuple(expected)
+
+
+@pytest.mark.parametrize(
+    "text", ["-1,1,0", "90,abc5,5", "0,0,0", "nan,1,0", "inf,1,0", "50,50,0,0", "", ",", "1e308,1e308"]
+)
+def test_split_that_is_none(text):
+    with pytest.raises(ValueError, match="--split"):
+        split_shares(text)

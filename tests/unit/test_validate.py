@@ -1,0 +1,202 @@
+"""Each rule, with a setting that breaks it, the words that must come, and the flags that must be at fault."""
+
+import pytest
+
+from megalite.config.cli import parse
+from megalite.config.schema import Config
+from megalite.validate import check, notices
+
+BASE = {
+    "--num-layers": "2",
+    "--hidden-size": "64",
+    "--num-attention-heads": "4",
+    "--seq-length": "32",
+    "--micro-batch-size": "2",
+    "--train-iters": "100",
+    "--lr": "1e-3",
+    "--mock-data": None,
+    "--tokenizer-type": "NullTokenizer",
+    "--vocab-size": "100",
+}
+FILES = {"d/x.bin", "d/x.idx", "tok.model", "vocab.json", "merges.txt"}
+
+
+def parsed(flags: str, without: str = ""):
+    base = [word for flag, value in BASE.items() if flag not in without.split() for word in (flag, value) if word]
+    found = parse(base + flags.split(" ") if flags else base)
+    assert not found.problems
+    return found
+
+
+def problems(flags: str, world_size: int = 4, without: str = "") -> list[str]:
+    config = parsed(flags, without).config
+    return [problem.text for problem in check(config, world_size, exists=FILES.__contains__)]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "",
+        "--tensor-model-parallel-size 4 --sequence-parallel",
+        "--global-batch-size 24 --eval-iters 0 --min-lr 1e-3",
+        "--group-query-attention --num-query-groups 2 --tensor-model-parallel-size 2",
+        "--lr-warmup-iters 99",
+        "--lr-warmup-iters 100 --lr-decay-iters 101",
+        "--lr-warmup-fraction 0.5",
+        "--lr-decay-style WSD --lr-wsd-decay-iters 100",
+        "--lr 0 --min-lr 0",
+        "--split 100,0,0",
+        "--weight-decay-incr-style linear --start-weight-decay 0 --end-weight-decay 1",
+        "--save d --save-interval 5",
+        "--save-interval 5",
+        "--load nowhere --ckpt-step 3",
+        "--kv-channels 7 --hidden-size 63",
+        "--position-embedding-type rope --swiglu",
+    ],
+)
+def test_allowed(flags):
+    assert problems(flags) == []
+
+
+TABLE = [
+    (
+        "--tensor-model-parallel-size 3 --num-attention-heads 3 --hidden-size 63",
+        "--tensor-model-parallel-size 3 does not divide the world size 4. Try 1, 2 or 4.",
+    ),
+    ("--tensor-model-parallel-size 4 --num-attention-heads 6 --hidden-size 60", "Try 4 or 8 heads."),
+    ("--group-query-attention --num-query-groups 3", "--num-query-groups 3. Try 1, 2 or 4."),
+    (
+        "--tensor-model-parallel-size 4 --group-query-attention --num-query-groups 2",
+        "--tensor-model-parallel-size 4 is more than --num-query-groups 2: each rank needs a whole query group",
+    ),
+    ("--hidden-size 65", "--hidden-size 65 is not divisible by --num-attention-heads 4. Try 64 or 68"),
+    ("--position-embedding-type rope --kv-channels 5", "Try --kv-channels 6."),
+    (
+        "--tensor-model-parallel-size 4 --ffn-hidden-size 322",
+        "--ffn-hidden-size 322 is not divisible by --tensor-model-parallel-size 4. Try 320 or 324.",
+    ),
+    ("--swiglu --hidden-size 16", "--hidden-size 16 with --swiglu leaves no MLP width. Give --ffn-hidden-size."),
+    ("--max-position-embeddings 16", "--seq-length 32 is more than --max-position-embeddings 16."),
+    (
+        "--sequence-parallel --tensor-model-parallel-size 4 --seq-length 34",
+        "--seq-length 34 is not divisible by --tensor-model-parallel-size 4 under --sequence-parallel. Try 32 or 36.",
+    ),
+    ("--device cpu --distributed-backend nccl", "Try --distributed-backend gloo."),
+    (
+        "--tensor-model-parallel-size 2 --global-batch-size 10",
+        "--global-batch-size 10 is not divisible by --micro-batch-size 2 x data-parallel size 2. Try 8 or 12.",
+    ),
+    (
+        "--global-batch-size 2",
+        "--global-batch-size 2 is not divisible by --micro-batch-size 2 x data-parallel size 4. Try 8.",
+    ),
+    ("--train-samples 100", "--train-iters 100 and --train-samples 100 both give the length of the run."),
+    ("--lr-decay-samples 50", "--lr-decay-samples 50 does not go with --train-iters. Use --lr-decay-iters."),
+    ("--lr-warmup-samples 50", "--lr-warmup-samples 50 does not go with --train-iters. Use --lr-warmup-iters."),
+    ("--lr-warmup-fraction 0.1 --lr-warmup-iters 3", "--lr-warmup-fraction 0.1 and --lr-warmup-iters 3 both"),
+    ("--min-lr 1e-2", "--min-lr 0.01 is more than --lr 0.001. Try --min-lr 0.0001."),
+    ("--lr-warmup-init 1", "--lr-warmup-init 1.0 is more than --lr 0.001."),
+    ("--lr-warmup-iters 100", "--lr-warmup-iters 100 is not less than --train-iters 100"),
+    ("--lr-warmup-iters 2000", "--lr-warmup-iters 2000 is not less than --train-iters 100"),
+    ("--lr-warmup-iters 5 --lr-decay-iters 5", "--lr-warmup-iters 5 is not less than --lr-decay-iters 5"),
+    ("--lr-warmup-fraction 1.0", "--lr-warmup-fraction 1.0 is out of range: it must be at least 0 and below 1."),
+    ("--lr-decay-iters 0", "--lr-decay-iters 0 is out of range: it must be at least 1."),
+    ("--lr-decay-style WSD", "--lr-decay-style WSD needs --lr-wsd-decay-iters. Try 10."),
+    ("--lr-decay-style WSD --lr-warmup-iters 50 --lr-wsd-decay-iters 60", "--lr-wsd-decay-iters 60 does not fit"),
+    ("--start-weight-decay 1", "--start-weight-decay and --end-weight-decay do not go with"),
+    ("--weight-decay-incr-style cosine --end-weight-decay 1", "--weight-decay-incr-style cosine needs both"),
+    ("--data-path d/x", "--data-path and --mock-data exclude each other."),
+    ("--save d", "--save d needs --save-interval. Try --save-interval 100."),
+    ("--ckpt-step 4", "--ckpt-step 4 needs --load."),
+    ("--exit-on-missing-checkpoint", "--exit-on-missing-checkpoint needs --load."),
+    ("--hidden-dropout 1", "--hidden-dropout 1.0 is out of range: it must be at least 0 and below 1."),
+    ("--attention-dropout -0.1", "--attention-dropout -0.1 is out of range"),
+    ("--num-layers 0", "--num-layers 0 is out of range: it must be at least 1."),
+    ("--global-batch-size -8", "--global-batch-size -8 is out of range"),
+    ("--eval-interval 0", "--eval-interval 0 is out of range"),
+    ("--clip-grad -1", "--clip-grad -1.0 is out of range"),
+    ("--adam-beta2 1", "--adam-beta2 1.0 is out of range"),
+    ("--norm-epsilon 0", "--norm-epsilon 0.0 is out of range: it must be above 0."),
+    ("--tokenizer-type HuggingFaceTokenizer", "--tokenizer-type HuggingFaceTokenizer needs --tokenizer-model."),
+    ("--tokenizer-type Llama2Tokenizer --tokenizer-model nowhere", "--tokenizer-model nowhere does not exist."),
+    (
+        "--tokenizer-type GPT2BPETokenizer --vocab-file vocab.json",
+        "--tokenizer-type GPT2BPETokenizer needs --merge-file.",
+    ),
+    *((f"--split {text}", f"--split {text!r}") for text in ("-1,1,0", "90,abc5,5", "0,0,0", "nan,1,0", "inf,1,0", "")),
+    ("--split 50,50,0,0", "--split '50,50,0,0'"),
+]
+
+
+@pytest.mark.parametrize(("flags", "text"), TABLE, ids=[flags for flags, _ in TABLE])
+def test_refused(flags, text):
+    (problem,) = problems(flags)
+    assert text in problem
+
+
+@pytest.mark.parametrize(
+    ("without", "flags", "text"),
+    [
+        ("--train-iters", "", "The length of the run is missing. Give --train-iters or --train-samples."),
+        ("--train-iters", "--train-samples 7 --global-batch-size 8", "--train-samples 7 is less than one"),
+        ("--train-iters", "--train-samples 99 --lr-warmup-iters 3", "Use --lr-warmup-samples."),
+        ("--train-iters", "--train-samples 99 --lr-warmup-samples 99", "--lr-warmup-samples 99 is not less than"),
+        ("--mock-data", "", "There are no data. Give --data-path PREFIX, or --mock-data"),
+        ("--mock-data", "--data-path 0.5 d/x 0.5 d/y", "--data-path d/y: there is no d/y.bin and no d/y.idx."),
+        ("--mock-data", "--data-path d/x.bin", "Leave the ending out."),
+        ("--vocab-size", "", "--tokenizer-type NullTokenizer needs --vocab-size."),
+        *((flag, "", f"{flag} is missing.") for flag in list(BASE)[:5] + ["--lr"]),
+    ],
+)
+def test_refused_where_something_is_missing(without, flags, text):
+    (problem,) = problems(flags, without=without)
+    assert text in problem
+
+
+def test_one_process_is_told_how_to_start_more():
+    (problem,) = problems("--tensor-model-parallel-size 2", world_size=1)
+    assert problem.endswith("Start the job with torchrun --nproc-per-node 2.")
+
+
+def test_everything_at_once_and_nothing_twice():
+    found = problems("--max-position-embeddings 3 --split a --min-lr 1 --save d --num-layers 0")
+    assert len(found) == 5
+
+
+def test_rules_that_read_a_faulty_flag_are_silent():
+    config = parsed("--global-batch-size 10").config
+    assert check(config, 4, exists=FILES.__contains__)
+    assert not check(config, 4, faulty={"--tensor-model-parallel-size"}, exists=FILES.__contains__)
+
+
+def test_nothing_given_names_what_is_required():
+    text = "\n".join(map(str, check(Config(), 1)))
+    for flag in (
+        "--num-layers",
+        "--hidden-size",
+        "--seq-length",
+        "--micro-batch-size",
+        "--lr",
+        "--train-iters",
+        "--vocab-file",
+    ):
+        assert flag in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ("--sequence-parallel", "--sequence-parallel has no effect with --tensor-model-parallel-size 1."),
+        ("--num-query-groups 2", "--num-query-groups 2 is not read without --group-query-attention."),
+        ("--lr-wsd-decay-iters 2", "are not read without --lr-decay-style WSD."),
+        ("--save-interval 2", "--save-interval has no effect without --save."),
+        ("--finetune", "have no effect without --load."),
+    ],
+)
+def test_without_effect_is_said(flags, text):
+    (notice,) = notices(parsed(flags).config)
+    assert text in notice
+
+
+def test_ordinary_settings_need_no_notice():
+    assert notices(parsed("").config) == []
