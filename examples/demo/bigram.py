@@ -8,16 +8,18 @@ go to the tokens by how many different tokens they follow.
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from megalite.config.cli import parse
 from megalite.config.derive import derive
-from megalite.config.split import split_shares
+from megalite.config.split import DEFAULT_SPLIT, split_shares
 from megalite.data.blend import build_datasets
 from megalite.data.gpt_dataset import split_ranges
 from megalite.data.indexed import IndexedCorpus
+from megalite.data.tokenizer import build_tokenizer
 from megalite.observe import jsonl
 
 
@@ -63,8 +65,24 @@ def smoothed(counts: np.ndarray) -> np.ndarray:
 
 
 def training_and_validation(training_flags: list[str]) -> tuple[np.ndarray, np.ndarray, int]:
-    """The training tokens, one row; the validation samples that one evaluation reads [n, s + 1]; the vocabulary's size."""
-    raise NotImplementedError
+    """The training tokens in one row, the samples of one evaluation [n, s + 1], and the size of the vocabulary."""
+    config = parse(training_flags).config
+    derived = derive(config, world_size=1)
+    vocab_size = build_tokenizer(**asdict(config.tokenizer)).vocab_size
+    (prefix,), split = config.data.data_path, config.data.split or DEFAULT_SPLIT
+    corpus = IndexedCorpus(prefix)
+    counted, *_ = split_ranges(split_shares(split), len(corpus.lengths))
+    valid = build_datasets(
+        [prefix],
+        split=split,
+        sizes=(0, derived.valid_samples, 0),
+        seq_length=config.model.seq_length,
+        seed=config.train.seed,
+        vocab_size=vocab_size,
+    ).valid
+    assert valid is not None
+    samples = [valid[index] for index in range(config.train.eval_iters * derived.global_batch_size)]
+    return np.concatenate([corpus.get(index) for index in counted]), np.stack(samples), vocab_size
 
 
 def main(arguments: list[str]) -> int:
@@ -89,3 +107,7 @@ def main(arguments: list[str]) -> int:
         return 0
     print("The model has not learned more than pairs of tokens: train it for longer.")
     return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

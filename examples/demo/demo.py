@@ -146,7 +146,7 @@ class Recipe:
         """One run in two halves, each with its own layout."""
         half = str(iters // 2)
         first, second = self.root / "checkpoints-tp2", self.root / "checkpoints-dp2"
-        run = (*self.data, "--train-iters", str(iters), "--eval-interval", half)
+        run = (*self.data, "--train-iters", str(iters), "--eval-interval", str(iters // 4))
         return [
             Step(
                 title="Train the first half: tensor and sequence parallelism over two ranks",
@@ -173,7 +173,7 @@ class Recipe:
             title="A smoothed bigram model on the same validation tokens",
             command=python(
                 *("examples/demo/bigram.py", "--log", self.log("dp2"), "--output", result),
-                *("--config", CONFIG, *self.data, "--train-iters", str(iters), "--eval-interval", str(iters // 2)),
+                *("--config", CONFIG, *self.data, "--train-iters", str(iters), "--eval-interval", str(iters // 4)),
             ),
             makes=(result,),
         )
