@@ -1,0 +1,90 @@
+"""Convert a Hugging Face folder to a megalite checkpoint, or back. Every value keeps its bits unless --dtype is given."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from megalite.checkpoint.format import find
+from megalite.checkpoint.hf.exporting import export_folder
+from megalite.checkpoint.hf.importing import Imported, import_folder
+from megalite.config.options import Option, options
+from megalite.config.schema import Config, Model, Tokenizer
+from megalite.config.show import to_toml, value_of
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
+
+def main(arguments: list[str]) -> int:
+    """Convert, and say what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--from", dest="source", choices=["hf", "megalite"], required=True, help="the kind of --load")
+    parser.add_argument("--to", dest="target", choices=["hf", "megalite"], required=True, help="the kind of --save")
+    parser.add_argument("--load", type=Path, required=True, help="a Hugging Face folder, or a folder of checkpoints")
+    parser.add_argument("--save", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--ckpt-step", type=int, help="the iteration to export instead of the latest")
+    parser.add_argument("--dtype", choices=DTYPES, help="round the tensors to this; unset: as they are stored")
+    parser.add_argument("--max-file-gb", type=float, default=5.0, help="largest file of weights of an export (5)")
+    given = parser.parse_args(arguments)
+    if given.source == given.target:
+        parser.error(f"--from {given.source} --to {given.target} converts nothing")
+    if given.ckpt_step is not None and given.source == "hf":
+        parser.error("--ckpt-step needs --from megalite: a Hugging Face folder holds no iterations")
+    dtype = DTYPES.get(given.dtype)
+    try:
+        if given.source == "hf":
+            imported = import_folder(
+                given.load,
+                given.save,
+                dtype=dtype,
+                extra_files=lambda model: {"config.toml": to_toml(_config(model)).encode()},
+            )
+            print(_import_report(imported, given.load, given.save))
+        else:
+            checkpoint = find(given.load, given.ckpt_step)
+            size = max(int(given.max_file_gb * 1e9), 1)
+            exported = export_folder(checkpoint, given.save, dtype=dtype, max_file_bytes=size)
+            print(f"{checkpoint} is now a {exported.architecture} in {given.save}: {', '.join(exported.files)}.")
+            print(f"{exported.tensors} tensors, {exported.parameters:,} parameters. {exported.tokenizer}")
+    except (ValueError, OSError) as error:
+        print(f"convert_checkpoint: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _config(model: dict[str, Any]) -> Config:
+    """The settings that a checkpoint of this model would have been trained with, as far as they are known."""
+    settings = {name: value for name, value in model.items() if name != "vocab_size"}
+    return Config(model=Model(**settings, seq_length=model["max_position_embeddings"]), tokenizer=Tokenizer())
+
+
+def _import_report(imported: Imported, source: Path, root: Path) -> str:
+    """What was converted, and the flags that train it."""
+    config = _config(imported.model)
+    flags = [_as_flag(option, value_of(config, option)) for option in options() if option.section == "model"]
+    if imported.tokenizer is None:
+        tokenizer = "no tokenizer that megalite opens; give --tokenizer-type"
+        flags.append(f"--vocab-size {imported.model['vocab_size']}")
+    else:
+        names = {name: imported.directory / "tokenizer" / file for name, file in imported.tokenizer.items()}
+        names["tokenizer_type"] = imported.tokenizer["tokenizer_type"]
+        flags += [f"--{name.replace('_', '-')} {value}" for name, value in names.items()]
+        tokenizer = f"its tokenizer is a {imported.tokenizer['tokenizer_type']}"
+    lines = " \\\n  ".join([f"--load {root} --finetune", *filter(None, flags)])
+    return (
+        f"{source} is now the checkpoint {imported.directory}: {imported.tensors} tensors, "
+        f"{imported.parameters:,} parameters; {tokenizer}.\nTo train it (--seq-length may be smaller):\n  {lines}"
+    )
+
+
+def _as_flag(option: Option, value: Any) -> str:
+    """The flag that gives an option this value; nothing for its default."""
+    if value == option.default or value is None:
+        return ""
+    return option.flag if isinstance(value, bool) else f"{option.flag} {value}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
