@@ -8,7 +8,7 @@ parameters are sorted into segments that the optimizer and the norm treat alike,
 vectors instead of hundreds of small ones. The layout depends on names and shapes only: all dp ranks share it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -109,6 +109,11 @@ class GradBuffer:
         main_grad = MainGrad(self.grads[slot.range].view(shape), lambda: self._ready(bucket))
         attach(slot.parameter, main_grad)
         self._main_grads.append(main_grad)
+
+    def shards(self) -> Iterator[Shard]:
+        """The logical tensors of a checkpoint."""
+        for slot in self.slots:
+            yield slot.shard(slot.name, self.params)
 
     def expect_last(self) -> None:
         """From here on, each write is its parameter's last of this step."""

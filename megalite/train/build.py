@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 import torch
+from torch import Tensor
 
+from megalite.comm.collectives import all_equal
 from megalite.config.derive import Derived, padded_vocab_size
 from megalite.config.schema import Config
 from megalite.data_parallel.buffer import GradBuffer
@@ -20,9 +22,10 @@ from megalite.model.norm import LayerNorm, RMSNorm
 from megalite.ops.activation import gelu, swiglu
 from megalite.ops.rotary import rotary_table
 from megalite.optimizer import rules
+from megalite.optimizer.lr import LearningRate, WeightDecay
 from megalite.optimizer.optimizer import Optimizer
 from megalite.optimizer.param_groups import decays
-from megalite.schedule.action import Action
+from megalite.schedule.action import Program
 from megalite.schedule.lower import lower
 from megalite.schedule.schedules import one_f_one_b
 from megalite.shard import Init, parameters_with_specs
@@ -42,7 +45,10 @@ class Run:
     model: GPT
     buffer: GradBuffer
     optimizer: Optimizer
-    program: list[Action]
+    program: Program
+    learning_rate: LearningRate
+    weight_decay: WeightDecay
+    clip_grad: float
 
 
 def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMesh, dtype: torch.dtype) -> Run:
@@ -58,19 +64,46 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
         overlap=config.parallel.overlap_grad_reduce,
     )
     o = config.optimizer
-    table = {
-        "adam": lambda: rules.adam(o.adam_beta1, o.adam_beta2, o.adam_eps),
-        "sgd": lambda: rules.sgd(o.sgd_momentum),
-    }
+    table = {"adam": rules.adam(o.adam_beta1, o.adam_beta2, o.adam_eps), "sgd": rules.sgd(o.sgd_momentum)}
     schedule = one_f_one_b(mesh.pp.size, derived.num_micro_batches)
     return Run(
         mesh=mesh,
         seed=config.train.seed,
         model=model,
         buffer=buffer,
-        optimizer=Optimizer(buffer, table[o.optimizer]()),
+        optimizer=Optimizer(buffer, table[o.optimizer]),
         program=lower(schedule)[mesh.pp.rank],
+        learning_rate=LearningRate(
+            max_lr=o.lr,
+            min_lr=o.min_lr,
+            init_lr=o.lr_warmup_init,
+            warmup=derived.lr_warmup_samples,
+            decay=derived.lr_decay_samples,
+            style=o.lr_decay_style,
+            wsd_style=o.lr_wsd_decay_style,
+            wsd_decay=derived.lr_wsd_decay_samples,
+        ),
+        weight_decay=WeightDecay(
+            start=derived.start_weight_decay,
+            end=derived.end_weight_decay,
+            samples=derived.train_samples,
+            style=o.weight_decay_incr_style,
+        ),
+        clip_grad=o.clip_grad,
     )
+
+
+def check_replicas(run: Run) -> None:
+    """Assert that ranks which must hold the same weights do: two sums say so, and cost one collective each."""
+
+    def digest(x: Tensor) -> Tensor:
+        wide = x.double()
+        return torch.stack([wide.sum(), wide.square().sum()])
+
+    mesh, params = run.mesh, run.buffer.params
+    assert all_equal(digest(params), mesh.dp), "data parallel ranks start from different weights"
+    replicas = [params[segment.range] for segment in run.buffer.segments if segment.treatment.replicated]
+    assert all_equal(digest(torch.cat(replicas)), mesh.tp), "tensor parallel ranks start from different replicas"
 
 
 def build_model(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMesh, dtype: torch.dtype) -> GPT:

@@ -41,10 +41,13 @@ class StepChunk:
 
 @dataclass(frozen=True, kw_only=True)
 class StepResult:
-    """What a step tells: the mean loss per counted token, in nats, and the gradient's norm before clipping."""
+    """What a step tells."""
 
     loss: float
+    """The mean over the counted tokens, in nats."""
     grad_norm: float
+    """Before clipping."""
+    learning_rate: float
 
 
 def forward_backward(run: Run, microbatches: Sequence[MicroBatch], *, step: int) -> float:
@@ -60,17 +63,19 @@ def forward_backward(run: Run, microbatches: Sequence[MicroBatch], *, step: int)
     return all_reduce(torch.stack(losses).sum(dtype=torch.float64), run.mesh.dp).item() / count
 
 
-def train_step(
-    run: Run, microbatches: Sequence[MicroBatch], *, step: int, lr: float, weight_decay: float, clip_grad: float
-) -> StepResult:
-    """One update of the weights. FloatingPointError, before they are touched, where loss or gradient is not finite."""
+def train_step(run: Run, microbatches: Sequence[MicroBatch], *, step: int, consumed_samples: int) -> StepResult:
+    """Update the weights once; `consumed_samples` have been trained on before.
+
+    Raises FloatingPointError, before the weights are touched, where loss or gradient is not finite.
+    """
     loss = forward_backward(run, microbatches, step=step)
     norm = grad_norm(run.buffer, run.mesh)
     if not math.isfinite(loss) or not math.isfinite(norm):
         raise FloatingPointError(_not_finite(run, loss, norm, step))
-    clip(run.buffer, norm, clip_grad)
-    run.optimizer.step(lr=lr, weight_decay=weight_decay)
-    return StepResult(loss=loss, grad_norm=norm)
+    clip(run.buffer, norm, run.clip_grad)
+    lr = run.learning_rate(consumed_samples)
+    run.optimizer.step(lr=lr, weight_decay=run.weight_decay(consumed_samples))
+    return StepResult(loss=loss, grad_norm=norm, learning_rate=lr)
 
 
 def _not_finite(run: Run, loss: float, norm: float, step: int) -> str:

@@ -69,7 +69,7 @@ def config(
         train=Train(
             micro_batch_size=micro_batch_size, global_batch_size=GLOBAL_BATCH, train_iters=20, seed=7, bf16=bf16
         ),
-        optimizer=Optimizer(optimizer=optimizer, lr=1e-2),
+        optimizer=Optimizer(optimizer=optimizer, lr=1e-2, weight_decay=0.1),
     )
 
 
@@ -122,8 +122,8 @@ def curve(mesh: ParallelMesh, settings: Config, dtype: torch.dtype, steps: int) 
     """(loss, gradient norm) of some training steps."""
     run, results = make(mesh, settings, dtype), []
     for step in range(1, steps + 1):
-        micro = batch(mesh, settings, step)
-        result = train_step(run, micro, step=step, lr=1e-2, weight_decay=0.1, clip_grad=1.0)
+        consumed = (step - 1) * GLOBAL_BATCH
+        result = train_step(run, batch(mesh, settings, step), step=step, consumed_samples=consumed)
         results.append((result.loss, result.grad_norm))
     return results
 
