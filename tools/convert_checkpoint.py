@@ -1,4 +1,4 @@
-"""Convert a Hugging Face folder to a megalite checkpoint, or back. Every value keeps its bits unless --dtype is given."""
+"""Convert a Hugging Face folder to a megalite checkpoint, or back. Values keep their bits unless --dtype is given."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from megalite.checkpoint.format import find
+from megalite.checkpoint.format import find, folder_name
 from megalite.checkpoint.hf.exporting import export_folder
 from megalite.checkpoint.hf.importing import Imported, import_folder
 from megalite.config.options import Option, options
@@ -39,7 +39,9 @@ def main(arguments: list[str]) -> int:
                 given.load,
                 given.save,
                 dtype=dtype,
-                extra_files=lambda model: {"config.toml": to_toml(_config(model)).encode()},
+                extra_files=lambda model, tokenizer: {
+                    "config.toml": to_toml(_config(model, tokenizer, given.save / folder_name(None))).encode()
+                },
             )
             print(_import_report(imported, given.load, given.save))
         else:
@@ -54,23 +56,24 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _config(model: dict[str, Any]) -> Config:
-    """The settings that a checkpoint of this model would have been trained with, as far as they are known."""
+def _config(model: dict[str, Any], tokenizer: dict[str, str] | None, checkpoint: Path) -> Config:
+    """The settings of a run that would have made this checkpoint, as far as they are known."""
     settings = {name: value for name, value in model.items() if name != "vocab_size"}
-    return Config(model=Model(**settings, seq_length=model["max_position_embeddings"]), tokenizer=Tokenizer())
+    if tokenizer is None:
+        opened: dict[str, Any] = {"vocab_size": model["vocab_size"]}
+    else:
+        folder = checkpoint.absolute() / "tokenizer"
+        opened = {name: value if name == "tokenizer_type" else str(folder / value) for name, value in tokenizer.items()}
+    return Config(model=Model(**settings, seq_length=model["max_position_embeddings"]), tokenizer=Tokenizer(**opened))
 
 
 def _import_report(imported: Imported, source: Path, root: Path) -> str:
     """What was converted, and the flags that train it."""
-    config = _config(imported.model)
-    flags = [_as_flag(option, value_of(config, option)) for option in options() if option.section == "model"]
-    if imported.tokenizer is None:
-        tokenizer = "no tokenizer that megalite opens; give --tokenizer-type"
-        flags.append(f"--vocab-size {imported.model['vocab_size']}")
-    else:
-        names = {name: imported.directory / "tokenizer" / file for name, file in imported.tokenizer.items()}
-        names["tokenizer_type"] = imported.tokenizer["tokenizer_type"]
-        flags += [f"--{name.replace('_', '-')} {value}" for name, value in names.items()]
+    config = _config(imported.model, imported.tokenizer, imported.directory)
+    stated = [option for option in options() if option.section in ("model", "tokenizer")]
+    flags = [_as_flag(option, value_of(config, option)) for option in stated]
+    tokenizer = "it brought no tokenizer that megalite opens: give --tokenizer-type"
+    if imported.tokenizer is not None:
         tokenizer = f"its tokenizer is a {imported.tokenizer['tokenizer_type']}"
     lines = " \\\n  ".join([f"--load {root} --finetune", *filter(None, flags)])
     return (

@@ -16,6 +16,8 @@ from megalite.checkpoint.hf.tokenizer import describe_tokenizer, tokenizer_files
 from megalite.checkpoint.save import Part, save_parts
 from megalite.mesh import Group
 
+TokenizerFacts = dict[str, str] | None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
@@ -25,7 +27,7 @@ class Imported:
     model: Settings
     tensors: int
     parameters: int
-    tokenizer: dict[str, str] | None
+    tokenizer: TokenizerFacts
     """How to open the tokenizer in the checkpoint's folder `tokenizer`, if it has one that we can open."""
 
 
@@ -34,12 +36,12 @@ def import_folder(
     root: Path,
     *,
     dtype: torch.dtype | None = None,
-    extra_files: Callable[[Settings], Mapping[str, bytes]] = lambda model: {},
+    extra_files: Callable[[Settings, TokenizerFacts], Mapping[str, bytes]] = lambda model, tokenizer: {},
 ) -> Imported:
     """Write `source` as the release checkpoint under `root`; tensors keep their dtype unless one is given.
 
-    `extra_files` are added to the checkpoint, as `save` takes them. Raises ValueError with everything that cannot be
-    expressed or does not fit, before anything is written.
+    `extra_files`, of the settings and of what `describe_tokenizer` says, are added to the checkpoint. Raises
+    ValueError with everything that cannot be expressed or does not fit, before anything is written.
     """
     folder = ModelFolder(source)
     family = family_of(folder.config)
@@ -66,7 +68,10 @@ def import_folder(
             "generation_config": read_json(generation) if generation.is_file() else None,
         },
     }
-    files = {**{f"tokenizer/{name}": data for name, data in tokenizer.items()}, **extra_files(model)}
+    files = {
+        **{f"tokenizer/{name}": data for name, data in tokenizer.items()},
+        **extra_files(model, describe_tokenizer(tokenizer)),
+    }
     directory = save_parts(root, None, parts, scalars, files, Group(name="world", ranks=(0,), rank=0))
     return Imported(
         directory=directory,
