@@ -87,7 +87,7 @@ def from_file(option: Option, value: Any) -> Any:
         items = value if isinstance(value, list) else [value]
         return tuple(str(item) for item in items)
     wanted: Any = {int: int, float: (int, float), bool: bool}.get(option.kind, str)
-    if not isinstance(value, wanted) or (isinstance(value, bool) and option.kind is not bool):
+    if not isinstance(value, wanted):
         raise ValueError(f"is not {_words(option.kind)}.")
     return value if option.kind is bool else from_text(option, str(value))
 

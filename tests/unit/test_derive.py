@@ -85,7 +85,7 @@ def test_split_as_megatron(text, expected):
 
 
 @pytest.mark.parametrize(
-    "text", ["-1,1,0", "90,abc5,5", "0,0,0", "nan,1,0", "inf,1,0", "50,50,0,0", "", ",", "1e308,1e308"]
+    "text", ["-1,1,0", "-1,3,0", "90,abc5,5", "0,0,0", "nan,1,0", "inf,1,0", "50,50,0,0", "", ",", "1e308,1e308"]
 )
 def test_split_that_is_none(text):
     with pytest.raises(ValueError, match="--split"):
