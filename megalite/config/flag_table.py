@@ -28,7 +28,7 @@ NO_EFFECT: tuple[tuple[str, str], ...] = (
     ("dropout keeps no random state", "--no-save-rng --no-load-rng --te-rng-tracker --inference-rng-tracker"),
     (
         "communication overlaps where it pays",
-        "--tp-comm-overlap* --ddp-average-in-collective --use-nccl-ub --use-sharp",
+        "--tp-comm-overlap* --ddp-average-in-collective --disable-gloo-process-groups --use-nccl-ub --use-sharp",
     ),
     ("the data need no workers", "--num-workers --num-dataset-builder-threads --no-mmap-bin-files"),
     ("memory is left to Python and torch", "--manual-gc --manual-gc-interval --empty-unused-memory-level"),

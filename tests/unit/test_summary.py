@@ -8,37 +8,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ARGV = [
-    "--num-layers",
-    "4",
-    "--hidden-size",
-    "128",
-    "--num-attention-heads",
-    "4",
-    "--seq-length",
-    "128",
-    "--micro-batch-size",
-    "2",
-    "--train-iters",
-    "100",
-    "--global-batch-size",
-    "40",
-    "--lr",
-    "1e-3",
-    "--lr-warmup-fraction",
-    "0.1",
-    "--mock-data",
-    "--tokenizer-type",
-    "NullTokenizer",
-    "--vocab-size",
-    "1000",
-    "--tensor-model-parallel-size",
-    "2",
-    "--sequence-parallel",
-    "--hidden-dropout",
-    "0",
-    "--use-mcore-models",
-]
+SETTINGS = (
+    "--num-layers 4 --hidden-size 128 --num-attention-heads 4 --seq-length 128 --micro-batch-size 2 --train-iters 100 "
+    "--global-batch-size 40 --lr 1e-3 --lr-warmup-fraction 0.1 --mock-data --tokenizer-type NullTokenizer "
+    "--vocab-size 1000 --tensor-model-parallel-size 2 --sequence-parallel --hidden-dropout 0 --use-mcore-models"
+)
+ARGV = SETTINGS.split()
 
 
 def front(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
