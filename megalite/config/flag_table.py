@@ -15,8 +15,7 @@ NO_EFFECT: tuple[tuple[str, str], ...] = (
     (
         "always so here",
         "--attention-softmax-in-fp32 --accumulate-allreduce-grads-in-fp32 --calculate-per-token-loss "
-        "--use-cpu-initialization --log-throughput --no-create-attention-mask-in-dataloader --use-dist-ckpt "
-        "--use-torch-optimizer-for-cpu-offload --disable-gloo-process-groups",
+        "--use-cpu-initialization --log-throughput --no-create-attention-mask-in-dataloader --use-dist-ckpt",
     ),
     (
         "only fp16 needs it",
