@@ -146,7 +146,8 @@ class Recipe:
         """One run in two halves, each with its own layout."""
         half = str(iters // 2)
         first, second = self.root / "checkpoints-tp2", self.root / "checkpoints-dp2"
-        run = (*self.data, "--train-iters", str(iters), "--eval-interval", str(iters // 4))
+        quarter = str(iters // 4)
+        run = (*self.data, "--train-iters", str(iters), "--eval-interval", quarter, "--save-interval", half)
         return [
             Step(
                 title="Train the first half: tensor and sequence parallelism over two ranks",
