@@ -16,14 +16,15 @@ class SentencePieceTokenizer(Tokenizer):
 
     def __init__(self, model: str | Path) -> None:
         self.path = existing_file(model, "--tokenizer-model", "a sentencepiece model")
-        content = self.path.read_bytes()
-        if re.match(rb"[A-Za-z0-9+/]+=* \d+\r?\n", content):
+        with self.path.open("rb") as file:
+            head = file.read(200)
+        if re.match(rb"[A-Za-z0-9+/]+=* \d+\r?\n", head):
             raise ValueError(
                 f"--tokenizer-model {self.path} is a tiktoken file, as Llama 3 has it, not a sentencepiece model. "
                 f"Use --tokenizer-type HuggingFaceTokenizer with the model's folder that holds tokenizer.json."
             )
         try:
-            self.model = sentencepiece.SentencePieceProcessor(model_proto=content)
+            self.model = sentencepiece.SentencePieceProcessor(model_file=str(self.path))
         except (RuntimeError, OSError) as error:
             raise ValueError(f"--tokenizer-model {self.path} is not a sentencepiece model: {error}") from error
         self.vocab_size = self.model.get_piece_size()

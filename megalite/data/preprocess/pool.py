@@ -1,68 +1,100 @@
-"""Batches encoded by several processes, their results in order; a dead worker is noticed, a dead parent too."""
+"""Batches encoded by several processes, their results in order; a worker's death is noticed, and so is the parent's.
 
-import os
+Each worker has a pipe of its own and one batch at a time. So the end of a process is the end of its pipe, even in the
+middle of a message; on a shared queue (ProcessPoolExecutor has two) the parent would wait for the rest for ever.
+"""
+
 import signal
-import threading
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import active_children, connection, get_context, parent_process
+from contextlib import suppress
+from itertools import cycle
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
 from megalite.data.preprocess.encode import Batch, Encoded, Encoding, encode_batch
 
-IN_FLIGHT = 3
-"""Batches for each worker that are read but not yet written: bounds the memory, whatever the size of the input."""
+Result = tuple[Batch, dict[str, Encoded]]
+Worker = tuple[BaseProcess, Connection]
 
 
-def encode_in_order(
-    encoding: Encoding, batches: Iterable[Batch], *, workers: int
-) -> Iterator[tuple[Batch, dict[str, Encoded]]]:
+def encode_in_order(encoding: Encoding, batches: Iterable[Batch], *, workers: int) -> Iterator[Result]:
     """Each batch with its result, in the order of the batches. ValueError for a bad line and for a worker that died."""
     if workers == 1:
         for batch in batches:
             yield batch, encode_batch(encoding, batch)
         return
-    # Spawned, not forked: a fork would copy the threads and locks of the tokenizer libraries in any state.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin_worker)
-    children: set[BaseProcess] = set()
-    pending: deque[tuple[Batch, Future[dict[str, Encoded]]]] = deque()
+    started: list[Worker] = []
     try:
-        for batch in batches:
-            pending.append((batch, pool.submit(encode_batch, encoding, batch)))
-            children.update(active_children())
-            if len(pending) > IN_FLIGHT * workers:
-                done, result = pending.popleft()
-                yield done, result.result()
-        while pending:
-            done, result = pending.popleft()
-            yield done, result.result()
-    except BrokenProcessPool as error:
-        pool.shutdown()
-        raise ValueError(f"a worker died: {_cause(children)}.") from error
+        for _ in range(workers):
+            started.append(_start(encoding))
+        yield from _deal(iter(batches), started)
     finally:
-        pool.shutdown(cancel_futures=True)
+        for process, connection in started:
+            connection.close()
+            process.terminate()
+            process.join()
 
 
-def _cause(children: set[BaseProcess]) -> str:
-    codes = [child.exitcode for child in children if child.exitcode]
-    # The pool ends the others by SIGTERM, so that one says least.
-    code = next((code for code in codes if code != -signal.SIGTERM), -signal.SIGTERM)
-    if code > 0:
-        return f"it ended with status {code}"
-    hint = "; most often the machine ran out of memory: use fewer --workers" if code == -signal.SIGKILL else ""
-    return f"it was ended by {signal.Signals(-code).name}{hint}"
+def _deal(batches: Iterator[Batch], workers: list[Worker]) -> Iterator[Result]:
+    """Batches go round the workers in turn, and so do their results: the order needs no sorting."""
+    busy: dict[int, Batch] = {}
+    for turn in cycle(range(len(workers))):
+        done = (busy.pop(turn), _receive(workers[turn])) if turn in busy else None
+        batch = next(batches, None)
+        if batch is not None:
+            _send(workers[turn], batch)
+            busy[turn] = batch
+        if done is not None:
+            yield done
+        if batch is None and not busy:
+            return
 
 
-def _begin_worker() -> None:
-    # Ctrl-C reaches the whole group; the parent alone speaks about it.
+def _start(encoding: Encoding) -> Worker:
+    # Spawned, not forked: a fork would copy the pipes of the others, and locks of the libraries in any state.
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, encoding), daemon=True)
+    process.start()
+    theirs.close()
+    return process, ours
+
+
+def _work(connection: Connection, encoding: Encoding) -> None:
+    """The life of a worker: until the parent closes the pipe, or is no more."""
+    # Ctrl-C reaches the whole group of processes; the parent alone speaks about it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-    assert parent is not None
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            try:
+                result: dict[str, Encoded] | str = encode_batch(encoding, connection.recv())
+            except ValueError as error:
+                result = str(error)
+            connection.send(result)
 
-    def end_with_parent() -> None:
-        connection.wait([parent.sentinel])
-        os._exit(1)
 
-    threading.Thread(target=end_with_parent, daemon=True).start()
+def _send(worker: Worker, batch: Batch) -> None:
+    try:
+        worker[1].send(batch)
+    except OSError as error:
+        raise ValueError(_death(worker[0])) from error
+
+
+def _receive(worker: Worker) -> dict[str, Encoded]:
+    try:
+        result = worker[1].recv()
+    except (EOFError, OSError) as error:
+        raise ValueError(_death(worker[0])) from error
+    if isinstance(result, str):
+        raise ValueError(result)
+    return result
+
+
+def _death(process: BaseProcess) -> str:
+    process.join()
+    code = process.exitcode or 0
+    if code >= 0:
+        return f"a worker died: it ended with status {code}."
+    hint = "; most often the machine ran out of memory: use fewer --workers" if code == -signal.SIGKILL else ""
+    return f"a worker died: it was ended by {signal.Signals(-code).name}{hint}."

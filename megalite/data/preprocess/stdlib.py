@@ -7,8 +7,12 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
-"""Folders of tests, and of what is not Python's own."""
+LEFT_OUT = {
+    *("test", "tests", "idle_test"),
+    *("encodings", "pydoc_data"),  # Tables and texts that programs wrote.
+    *("site-packages", "dist-packages", "__pycache__"),  # Not Python's own.
+}
+"""Folders without sources that somebody wrote for the library to run."""
 
 
 @dataclass(frozen=True, kw_only=True)

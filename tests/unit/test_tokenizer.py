@@ -1,0 +1,178 @@
+"""Text comes back, special tokens in it are text, and a checkpoint carries what rebuilds a tokenizer."""
+
+import io
+import json
+import shutil
+
+import pytest
+import sentencepiece
+
+from megalite.data.preprocess.stdlib import build_stdlib_corpus
+from megalite.data.preprocess.train import EXACT, train_tokenizer
+from megalite.data.tokenizer import KINDS, build_tokenizer, rebuild_tokenizer
+from megalite.data.tokenizer_base import ROUND_TRIPS
+
+TEXT = "def f(x):\n\treturn x  +  1\n\n\nclass Test:\n    pass  # before and after\n"
+EXACT_TEXTS = [
+    TEXT,
+    *ROUND_TRIPS.values(),
+    " leading",
+    "\r\n\u2028\x85",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u6f22\u5b57",
+    "before <|endoftext|> after </s> <s> <unk>",
+    "<|endoftext|><|endoftext|>",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """m1.model with the trainer's defaults, m2.model exact, hf/ and gpt2/ byte-level BPE whose end has id 0."""
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = tmp_path_factory.mktemp("tokenizers")
+    for name, size, options in (("m1", 50, {"minloglevel": 2}), ("m2", 320, EXACT)):
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter([TEXT] * 20),
+            model_writer=model,
+            vocab_size=size,
+            model_type="bpe",
+            **{**options, "hard_vocab_limit": False},
+        )
+        (folder / f"{name}.model").write_bytes(model.getvalue())
+    bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
+    bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=320,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    bpe.train_from_iterator([TEXT] * 20, trainer)
+    (folder / "hf").mkdir()
+    bpe.save(str(folder / "hf/tokenizer.json"))
+    (folder / "hf/tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<|endoftext|>"}}))
+    (folder / "gpt2").mkdir()
+    bpe.model.save(str(folder / "gpt2"))
+    (folder / "gpt2/vocab.json").write_text(json.dumps(bpe.get_vocab()))
+    return folder
+
+
+def settings(kind, folder):
+    paths = {"HuggingFaceTokenizer": "hf", "SentencePieceTokenizer": "m2.model", "Llama2Tokenizer": "m2.model"}
+    known = {
+        "tokenizer_model": folder / paths.get(kind, "m2.model"),
+        "vocab_file": folder / "gpt2/vocab.json",
+        "merge_file": folder / "gpt2/merges.txt",
+        "vocab_size": 100,
+    }
+    return {"tokenizer_type": kind, **{name: known[name] for name in KINDS[kind][1]}}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "NullTokenizer"])
+@pytest.mark.parametrize("text", EXACT_TEXTS)
+def test_text_comes_back_and_is_only_text(folder, kind, text):
+    tokenizer = build_tokenizer(**settings(kind, folder))
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.encode_batch([text, text]) == [ids, ids]
+    assert tokenizer.eod not in ids and all(0 <= i < tokenizer.vocab_size for i in ids)
+    assert tokenizer.notes() == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_can_be_rebuilt_from_what_a_checkpoint_carries(folder, tmp_path, kind):
+    first = build_tokenizer(**settings(kind, folder))
+    description = json.loads(json.dumps(first.describe()))
+    for name, path in first.files().items():
+        shutil.copy(path, tmp_path / name)
+    second = rebuild_tokenizer(description, tmp_path)
+    text = "5 17 99" if kind == "NullTokenizer" else TEXT
+    assert (second.vocab_size, second.eod) == (first.vocab_size, first.eod)
+    assert second.encode(text) == first.encode(text)
+
+
+def test_a_lossy_model_says_so(folder):
+    tokenizer = build_tokenizer(tokenizer_type="SentencePieceTokenizer", tokenizer_model=folder / "m1.model")
+    notes = " ".join(tokenizer.notes())
+    assert "runs of spaces, tabs and newlines" in notes and "no byte fallback" in notes
+    assert tokenizer.unknown in tokenizer.encode("\u6f22")
+    assert (tokenizer.eod, tokenizer.vocab_size) == (tokenizer.model.eos_id(), tokenizer.model.get_piece_size())
+    assert tokenizer.model.pad_id() == -1 and -1 not in tokenizer.encode(TEXT)
+
+
+def test_the_end_of_gpt2_and_hugging_face(folder):
+    for kind in ("GPT2BPETokenizer", "HuggingFaceTokenizer"):
+        tokenizer = build_tokenizer(**settings(kind, folder))
+        assert tokenizer.eod == 0 and tokenizer.decode([0]) == "<|endoftext|>"
+
+
+@pytest.mark.parametrize(("words", "added", "size"), [(65535, 0, 65535), (65530, 10, 65540)])
+def test_the_vocabulary_reaches_to_the_highest_id(tmp_path, words, added, size):
+    tokenizers = pytest.importorskip("tokenizers")
+    model = tokenizers.models.WordLevel({f"w{i}": i for i in range(words)}, unk_token="w0")
+    plain = tokenizers.Tokenizer(model)
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    plain.add_tokens([f"added{i}" for i in range(added)])
+    plain.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = build_tokenizer(tokenizer_type="HuggingFaceTokenizer", tokenizer_model=tmp_path / "tokenizer.json")
+    assert tokenizer.vocab_size == size and tokenizer.unknown == 0
+    with pytest.raises(ValueError, match="does not say which token ends a document"):
+        _ = tokenizer.eod
+
+
+def test_null_reads_numbers():
+    tokenizer = build_tokenizer(tokenizer_type="NullTokenizer", vocab_size=100)
+    assert tokenizer.encode(" 5 17\n99 ") == [5, 17, 99] and tokenizer.eod == 99
+    assert tokenizer.decode([5, 17]) == "5 17"
+    with pytest.raises(ValueError, match="the id 100 is not one of 0 to 99"):
+        tokenizer.encode("100")
+
+
+def test_bytes():
+    tokenizer = build_tokenizer(tokenizer_type="ByteLevelTokenizer")
+    assert (tokenizer.vocab_size, tokenizer.eod) == (257, 256)
+    assert tokenizer.decode([104, 105, 256]) == "hi"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"tokenizer_type": "BertTokenizer"}, "--tokenizer-type BertTokenizer is unknown"),
+        ({"tokenizer_type": "Llama2Tokenizer"}, "needs --tokenizer-model"),
+        ({"tokenizer_type": "GPT2BPETokenizer"}, "needs --vocab-file and --merge-file"),
+        ({"tokenizer_type": "NullTokenizer"}, "needs --vocab-size"),
+        ({"tokenizer_type": "Llama2Tokenizer", "tokenizer_model": "none"}, "none: there is no such file"),
+        ({"tokenizer_type": "Llama2Tokenizer", "tokenizer_model": "tiktoken"}, "is a tiktoken file, as Llama 3 has it"),
+        ({"tokenizer_type": "Llama2Tokenizer", "tokenizer_model": "junk"}, "is not a sentencepiece model"),
+        ({"tokenizer_type": "Llama2Tokenizer", "tokenizer_model": "empty"}, "is not a sentencepiece model"),
+        ({"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "junk"}, "is not a file that the tokenizers"),
+        ({"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "no/such"}, "neither a folder nor"),
+        ({"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "."}, "holds no tokenizer.json"),
+    ],
+)
+def test_what_cannot_be_built_is_named(tmp_path, monkeypatch, flags, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiktoken").write_text("IQ== 0\nIg== 1\n")
+    (tmp_path / "junk").write_text("not a model")
+    (tmp_path / "empty").write_text("")
+    with pytest.raises(ValueError, match=message):
+        build_tokenizer(**flags)
+
+
+def test_a_trained_tokenizer_gives_source_code_back(tmp_path):
+    library = tmp_path / "library"
+    (library / "package/tests").mkdir(parents=True)
+    for n in range(20):
+        (library / f"package/m{n}.py").write_text(TEXT * (n + 1))
+    (library / "package/tests/test_m.py").write_text(TEXT)
+    (library / "latin1.py").write_bytes(b"# \xe9")
+    built = build_stdlib_corpus(tmp_path / "c.jsonl", library)
+    assert (built.files, built.skipped) == (20, 1)
+    paths = [json.loads(line)["path"] for line in (tmp_path / "c.jsonl").open()]
+    assert sorted(paths) == sorted(f"package/m{n}.py" for n in range(20)) and paths != sorted(paths)
+    trained = train_tokenizer(tmp_path / "c.jsonl", tmp_path / "t.model", vocab_size=300)
+    assert trained.exact == trained.texts == 20 and trained.vocab_size <= 300
+    with pytest.raises(ValueError, match="--vocab-size 10"):
+        train_tokenizer(tmp_path / "c.jsonl", tmp_path / "u.model", vocab_size=10)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.jsonl", "library", "t.model"]
