@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection
 from megalite.config.options import Option, options
 from megalite.config.problem import Problem
 from megalite.config.schema import Config
-from megalite.config.split import DEFAULT_SPLIT
 from megalite.rules.course import COURSE_RULES
 from megalite.rules.files import FILES_RULES
 from megalite.rules.job import Job
@@ -48,7 +47,6 @@ def notices(config: Config) -> list[str]:
         "--lr-wsd-decay-iters and --lr-wsd-decay-samples are not read without --lr-decay-style WSD.": (
             bool(optimizer.lr_wsd_decay_iters or optimizer.lr_wsd_decay_samples) and optimizer.lr_decay_style != "WSD"
         ),
-        f"--split is not given: {DEFAULT_SPLIT} is used.": bool(config.data.data_path) and config.data.split is None,
         "--vocab-size is read by NullTokenizer only.": (
             config.tokenizer.vocab_size is not None and config.tokenizer.tokenizer_type != "NullTokenizer"
         ),

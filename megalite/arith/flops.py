@@ -1,6 +1,6 @@
 """Model FLOPs: what the mathematics of a step needs, whatever is computed twice or skipped."""
 
-from megalite.arith.size import ModelSize
+from megalite.config.size import ModelSize
 
 
 def model_flops(size: ModelSize, *, samples: int) -> int:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from megalite.arith.size import ModelSize
+from megalite.config.size import ModelSize
 
 
 @dataclass(frozen=True, kw_only=True)

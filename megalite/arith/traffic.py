@@ -7,7 +7,7 @@ input. A group of one rank sends nothing.
 from dataclasses import dataclass
 
 from megalite.arith.parameters import count_parameters
-from megalite.arith.size import ModelSize
+from megalite.config.size import ModelSize
 
 
 @dataclass(frozen=True, kw_only=True)

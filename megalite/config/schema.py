@@ -175,8 +175,8 @@ class Data:
 
     data_path: tuple[str, ...] = ()
     """Prefixes of .bin/.idx files: `A B`, or with weights `0.3 A 0.7 B`."""
-    split: str | None = None
-    """Shares of documents for training, validation and test. Unset: 969, 30, 1."""
+    split: str = "969, 30, 1"
+    """Shares of documents for training, validation and test."""
     mock_data: bool = False
     """Train on made-up tokens instead of files."""
     data_cache_path: str | None = None

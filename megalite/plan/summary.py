@@ -3,13 +3,12 @@
 from megalite.arith.flops import model_flops
 from megalite.arith.memory import activation_bytes, state_bytes
 from megalite.arith.parameters import count_parameters
-from megalite.arith.size import ModelSize
 from megalite.arith.traffic import data_parallel_traffic, tensor_parallel_traffic
 from megalite.config.derive import Derived, derive, padded_vocab_size
 from megalite.config.schema import Config
 from megalite.config.show import differences
+from megalite.config.size import ModelSize, model_size
 from megalite.grid import Grid
-from megalite.plan.model_size import model_size
 from megalite.schedule.action import text
 from megalite.schedule.lower import lower
 from megalite.schedule.schedules import one_f_one_b
@@ -19,13 +18,13 @@ def summary(config: Config, origins: dict[str, str], world_size: int) -> str:
     """Settings, layout, batch, model, memory, communication and schedule of a valid config."""
     derived = derive(config, world_size)
     vocab = config.tokenizer.vocab_size if config.tokenizer.tokenizer_type == "NullTokenizer" else None
-    size = model_size(config, derived, vocab_size=vocab or 0)
+    size = model_size(config.model, vocab_size=vocab or 0)
     padded = padded_vocab_size(
         size.vocab_size,
         divisible_by=config.model.make_vocab_size_divisible_by,
         tensor_parallel_size=config.parallel.tensor_model_parallel_size,
     )
-    padded_size = model_size(config, derived, vocab_size=padded)
+    padded_size = model_size(config.model, vocab_size=padded)
     known = (
         f"vocabulary {vocab:,}" if vocab else "without embeddings: the vocabulary is known once the tokenizer is read"
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from megalite.config.split import DEFAULT_SPLIT, split_shares
+from megalite.config.split import split_shares
 from megalite.rules.job import Job, Rules
 
 
@@ -16,7 +16,7 @@ def _data(job: Job) -> Iterator[str]:
 
 def _split(job: Job) -> Iterator[str]:
     try:
-        split_shares(DEFAULT_SPLIT if job.config.data.split is None else job.config.data.split)
+        split_shares(job.config.data.split)
     except ValueError as error:
         yield str(error)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from megalite.config import derive
+from megalite.config import size
 from megalite.rules.job import Job, Rules, divisors, near
 
 
@@ -53,15 +53,15 @@ def _head_width(job: Job) -> Iterator[str]:
             f"--hidden-size {hidden} is not divisible by --num-attention-heads {heads}. Try {near(hidden, heads)}, "
             "or give --kv-channels."
         )
-    elif model.position_embedding_type == "rope" and derive.kv_channels(model) % 2:
+    elif model.position_embedding_type == "rope" and size.kv_channels(model) % 2:
         yield (
-            f"--position-embedding-type rope turns pairs of channels, but a head has {derive.kv_channels(model)}. "
-            f"Try --kv-channels {derive.kv_channels(model) + 1}."
+            f"--position-embedding-type rope turns pairs of channels, but a head has {size.kv_channels(model)}. "
+            f"Try --kv-channels {size.kv_channels(model) + 1}."
         )
 
 
 def _mlp_width(job: Job) -> Iterator[str]:
-    width, tp = derive.ffn_hidden_size(job.config.model), job.config.parallel.tensor_model_parallel_size
+    width, tp = size.ffn_hidden_size(job.config.model), job.config.parallel.tensor_model_parallel_size
     if width == 0:
         yield f"--hidden-size {job.config.model.hidden_size} with --swiglu leaves no MLP width. Give --ffn-hidden-size."
     elif width % tp:

@@ -1,5 +1,6 @@
 """Where features enter: settings become values here, and past this file the settings are not visible."""
 
+import math
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -8,7 +9,8 @@ from torch import Tensor
 
 from megalite.comm.collectives import all_equal
 from megalite.config.derive import Derived, padded_vocab_size
-from megalite.config.schema import Config
+from megalite.config.schema import Config, Model
+from megalite.config.size import ModelSize, model_size
 from megalite.data_parallel.buffer import GradBuffer
 from megalite.mesh import ParallelMesh
 from megalite.model.attention import Attention, DropoutCore, FusedCore
@@ -53,7 +55,13 @@ class Run:
 
 def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMesh, dtype: torch.dtype) -> Run:
     """Make this rank's part of the model, initialised, with its buffer, optimizer and program."""
-    model = build_model(config, derived, vocab_size=vocab_size, mesh=mesh, dtype=dtype)
+    model = build_model(
+        config.model,
+        vocab_size=vocab_size,
+        sequence_parallel=config.parallel.sequence_parallel,
+        mesh=mesh,
+        dtype=dtype,
+    )
     init_weights(model, config.train.seed)
     buffer = GradBuffer(
         parameters_with_specs(model),
@@ -106,37 +114,33 @@ def check_replicas(run: Run) -> None:
     assert all_equal(digest(torch.cat(replicas)), mesh.tp), "tensor parallel ranks start from different replicas"
 
 
-def build_model(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMesh, dtype: torch.dtype) -> GPT:
+def build_model(m: Model, *, vocab_size: int, sequence_parallel: bool, mesh: ParallelMesh, dtype: torch.dtype) -> GPT:
     """The layers of this rank, their weights not yet set."""
-    m = config.model
-    layout = (SequenceParallel if config.parallel.sequence_parallel else TensorParallel)(mesh.tp)
-    parts = _Parts(config, derived, layout, dtype, mesh.device)
+    layout = (SequenceParallel if sequence_parallel else TensorParallel)(mesh.tp)
+    size = model_size(m, vocab_size=vocab_size)
+    place = _Place(layout=layout, dtype=dtype, device=mesh.device)
+    parts = _Parts(m, size, place)
     padded = padded_vocab_size(
         vocab_size, divisible_by=m.make_vocab_size_divisible_by, tensor_parallel_size=mesh.tp.size
     )
     shard = VocabShard(vocab_size, padded, layout)
-    init = Init(std=derived.embedding_init_method_std)
-    word = VocabParallelEmbedding(shard, m.hidden_size, init=init, **parts.place)
-    rotary = m.position_embedding_type == "rope"
-    positions = derived.max_position_embeddings
+    init = Init(std=m.init_method_std if m.embedding_init_method_std is None else m.embedding_init_method_std)
+    word = VocabParallelEmbedding(shard, m.hidden_size, init=init, **place)
+    positions = size.max_position_embeddings
+    learned = LearnedPositions(positions, m.hidden_size, init=init, **place) if size.learned_positions else None
+    angles = rotary_table(positions, size.kv_channels, m.rotary_base, dtype=dtype, device=mesh.device)
     return GPT(
         embedding=Embedding(
             word=word,
-            position=None if rotary else LearnedPositions(positions, m.hidden_size, init=init, **parts.place),
+            position=learned,
             dropout=HiddenDropout(m.hidden_dropout, site="embedding", layer=0, layout=layout),
         ),
         layers={number: parts.layer(number) for number in range(m.num_layers)},
         final_norm=parts.norm(),
         head=VocabParallelHead(
-            shard,
-            m.hidden_size,
-            tied=None if m.untie_embeddings_and_output_weights else word.weight,
-            init=init,
-            **parts.place,
+            shard, m.hidden_size, tied=word.weight if size.tied_embeddings else None, init=init, **place
         ),
-        rotary=rotary_table(positions, derived.kv_channels, m.rotary_base, dtype=dtype, device=mesh.device)
-        if rotary
-        else None,
+        rotary=None if size.learned_positions else angles,
     )
 
 
@@ -149,11 +153,8 @@ class _Place(TypedDict):
 class _Parts:
     """Makes the parts of a layer as the settings ask."""
 
-    def __init__(
-        self, config: Config, derived: Derived, layout: TensorParallel, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        self.m, self.derived, self.layout = config.model, derived, layout
-        self.place = _Place(layout=layout, dtype=dtype, device=device)
+    def __init__(self, m: Model, size: ModelSize, place: _Place) -> None:
+        self.m, self.size, self.place, self.layout = m, size, place, place["layout"]
 
     def layer(self, number: int) -> Layer:
         dropout = self.m.hidden_dropout
@@ -170,7 +171,7 @@ class _Parts:
         return NORMS[self.m.normalization](self.m.hidden_size, eps=self.m.norm_epsilon, **self.place)
 
     def attention(self, number: int) -> Attention:
-        m, groups, head_dim = self.m, self.derived.num_query_groups, self.derived.kv_channels
+        m, groups, head_dim = self.m, self.size.num_query_groups, self.size.kv_channels
         queries = m.num_attention_heads // groups
         first_head = self.layout.tp.rank * m.num_attention_heads // self.layout.tp.size
         return Attention(
@@ -179,7 +180,7 @@ class _Parts:
                 m.hidden_size,
                 (groups, queries + 2, head_dim),
                 split_dim=0,
-                bias=self.derived.add_qkv_bias,
+                bias=self.size.qkv_bias,
                 init=Init(std=m.init_method_std),
                 **self.place,
             ),
@@ -192,7 +193,7 @@ class _Parts:
         )
 
     def mlp(self) -> MLP:
-        m, width = self.m, self.derived.ffn_hidden_size
+        m, width = self.m, self.size.ffn_hidden_size
         fc1 = ColumnParallelLinear(
             m.hidden_size,
             (2 if m.swiglu else 1, width),
@@ -209,6 +210,6 @@ class _Parts:
             width,
             self.m.hidden_size,
             bias=self.m.add_bias_linear,
-            init=Init(std=self.derived.output_init_method_std),
+            init=Init(std=self.m.init_method_std / math.sqrt(2 * self.m.num_layers)),
             **self.place,
         )

@@ -7,8 +7,7 @@ import torch
 
 from megalite.checkpoint.format import find, read_index
 from megalite.checkpoint.load import load
-from megalite.config.derive import derive
-from megalite.config.schema import Config, Model, Parallel, Train
+from megalite.config.schema import Model
 from megalite.data.tokenizer import rebuild_tokenizer
 from megalite.data.tokenizer_base import Tokenizer
 from megalite.mesh import ParallelMesh
@@ -32,16 +31,10 @@ def open_checkpoint(root: Path, *, mesh: ParallelMesh, step: int | None = None) 
     scalars = read_index(directory).scalars
     facts = scalars["model"]
     settings = {field.name: facts[field.name] for field in fields(Model) if field.name in facts}
-    settings.setdefault("seq_length", facts["max_position_embeddings"])
-    config = Config(
-        model=Model(**settings),
-        parallel=Parallel(tensor_model_parallel_size=mesh.tp.size),
-        train=Train(micro_batch_size=1, train_iters=1),
-    )
     model = build_model(
-        config,
-        derive(config, mesh.world.size),
+        Model(**{"seq_length": facts["max_position_embeddings"], **settings}),
         vocab_size=facts["vocab_size"],
+        sequence_parallel=False,
         mesh=mesh,
         dtype=torch.float32,
     )

@@ -7,9 +7,9 @@ from typing import Any
 from megalite.checkpoint.format import CheckpointMissing, find, read_index
 from megalite.checkpoint.load import load
 from megalite.checkpoint.save import save
-from megalite.config.derive import Derived
-from megalite.config.schema import Checkpoint, Config
+from megalite.config.schema import Checkpoint, Config, Model
 from megalite.config.show import to_toml
+from megalite.config.size import model_size
 from megalite.data.tokenizer_base import Tokenizer
 from megalite.train.build import Run
 
@@ -28,10 +28,11 @@ class Progress:
     consumed_samples: int = 0
 
 
-def model_facts(config: Config, derived: Derived, vocab_size: int) -> dict[str, Any]:
+def model_facts(model: Model, vocab_size: int) -> dict[str, Any]:
     """The model's settings, nothing left to defaults: what a checkpoint says of itself."""
-    resolved = {name: getattr(derived, name) for name in ("ffn_hidden_size", "kv_channels", "max_position_embeddings")}
-    return {**asdict(config.model), **resolved, "vocab_size": vocab_size}
+    size = asdict(model_size(model, vocab_size=vocab_size))
+    resolved = ("ffn_hidden_size", "kv_channels", "max_position_embeddings", "vocab_size")
+    return {**asdict(model), **{name: size[name] for name in resolved}}
 
 
 def save_checkpoint(run: Run, progress: Progress, config: Config, facts: dict[str, Any], tokenizer: Tokenizer) -> Path:

@@ -8,7 +8,7 @@ import torch
 from megalite.arith.flops import model_flops
 from megalite.config.derive import Derived, derive
 from megalite.config.schema import Config
-from megalite.config.split import DEFAULT_SPLIT
+from megalite.config.size import model_size
 from megalite.data.blend import Datasets, build_datasets, build_mock_datasets
 from megalite.data.tokenizer import build_tokenizer
 from megalite.data.tokenizer_base import Tokenizer
@@ -20,7 +20,6 @@ from megalite.observe.console import Console
 from megalite.observe.jsonl import Jsonl
 from megalite.observe.record import Logger, Sink
 from megalite.observe.tensorboard import TensorBoard
-from megalite.plan.model_size import model_size
 from megalite.train.build import build, check_replicas
 from megalite.train.loop import Session, train
 from megalite.train.resume import load_checkpoint, model_facts, save_checkpoint
@@ -49,7 +48,7 @@ def run(config: Config, launch: Launch) -> None:
 
 
 def _train(config: Config, derived: Derived, tokenizer: Tokenizer, mesh: ParallelMesh, logger: Sink) -> None:
-    facts = model_facts(config, derived, tokenizer.vocab_size)
+    facts = model_facts(config.model, tokenizer.vocab_size)
     dtype = torch.bfloat16 if config.train.bf16 else torch.float32
     made = build(config, derived, vocab_size=tokenizer.vocab_size, mesh=mesh, dtype=dtype)
     progress, loaded = load_checkpoint(made, config.checkpoint, facts)
@@ -65,13 +64,13 @@ def _train(config: Config, derived: Derived, tokenizer: Tokenizer, mesh: Paralle
         datasets=datasets,
         logger=logger,
         save=lambda progress: save_checkpoint(made, progress, config, facts, tokenizer),
-        flops_per_sample=model_flops(model_size(config, derived, vocab_size=tokenizer.vocab_size), samples=1),
+        flops_per_sample=model_flops(model_size(config.model, vocab_size=tokenizer.vocab_size), samples=1),
     )
     train(session, progress)
 
 
 def _datasets(config: Config, derived: Derived, tokenizer: Tokenizer) -> Datasets:
-    sizes = (derived.train_samples, derived.valid_samples, derived.test_samples)
+    sizes = (derived.train_samples, derived.eval_samples, derived.eval_samples)
     seq_length, seed = config.model.seq_length, config.train.seed
     cache = Path(config.data.data_cache_path) if config.data.data_cache_path else None
     if config.data.mock_data:
@@ -85,7 +84,7 @@ def _datasets(config: Config, derived: Derived, tokenizer: Tokenizer) -> Dataset
         )
     return build_datasets(
         config.data.data_path,
-        split=config.data.split or DEFAULT_SPLIT,
+        split=config.data.split,
         sizes=sizes,
         seq_length=seq_length,
         seed=seed,

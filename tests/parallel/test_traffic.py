@@ -4,10 +4,9 @@ import pytest
 import torch
 
 from megalite.arith.traffic import data_parallel_traffic, tensor_parallel_traffic
-from megalite.config.derive import derive
 from megalite.config.schema import Config
+from megalite.config.size import model_size
 from megalite.mesh import ParallelMesh
-from megalite.plan.model_size import model_size
 from megalite.train.step import forward_backward
 from tests.parallel import harness
 from tests.parallel.harness import GLOBAL_BATCH, MODELS, VOCAB
@@ -41,9 +40,8 @@ def sent(mesh: ParallelMesh, settings: Config) -> tuple[Sent, Sent, int, int]:
 def test_a_step_sends_what_the_closed_forms_say(pool: Pool, model: str, layout: str) -> None:
     settings = harness.config(model, LAYOUTS[layout])
     grid = harness.grid(LAYOUTS[layout])
-    derived = derive(settings, grid.world_size)
     expected_tp = tensor_parallel_traffic(
-        model_size(settings, derived, vocab_size=VOCAB),
+        model_size(settings.model, vocab_size=VOCAB),
         tensor_parallel_size=grid.size("tp"),
         sequence_parallel=settings.parallel.sequence_parallel,
         micro_batch_size=1,

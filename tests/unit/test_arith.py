@@ -7,7 +7,7 @@ import pytest
 from megalite.arith.flops import model_flops
 from megalite.arith.memory import activation_bytes, layer_activation_bytes, state_bytes
 from megalite.arith.parameters import count_parameters
-from megalite.arith.size import ModelSize
+from megalite.config.size import ModelSize
 from megalite.arith.traffic import Sent, data_parallel_traffic, tensor_parallel_traffic
 
 

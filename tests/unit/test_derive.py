@@ -8,6 +8,7 @@ import pytest
 
 from megalite.config.cli import parse
 from megalite.config.derive import derive, padded_vocab_size
+from megalite.config.size import model_size
 from megalite.config.split import split_shares
 
 MEGATRON = json.loads((Path(__file__).parents[1] / "data" / "megatron_values.json").read_text())
@@ -18,10 +19,33 @@ BASE = (
 )
 
 
-def derived(flags: str, world_size: int = 4):
+def config(flags: str):
     parsed = parse(f"{BASE} {flags}".split())
     assert not parsed.problems
-    return derive(parsed.config, world_size)
+    return parsed.config
+
+
+def derived(flags: str, world_size: int = 4):
+    return derive(config(flags), world_size)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("", {"ffn_hidden_size": 512, "kv_channels": 32, "num_query_groups": 4, "max_position_embeddings": 64}),
+        ("--swiglu", {"ffn_hidden_size": 320}),
+        ("--swiglu --ffn-hidden-size 330", {"ffn_hidden_size": 330}),
+        ("--num-query-groups 2", {"num_query_groups": 4}),
+        ("--group-query-attention --num-query-groups 2", {"num_query_groups": 2}),
+        ("--kv-channels 8 --max-position-embeddings 99", {"kv_channels": 8, "max_position_embeddings": 99}),
+        ("", {"qkv_bias": True, "linear_bias": True, "norm_bias": True, "tied_embeddings": True}),
+        ("--disable-bias-linear", {"qkv_bias": False, "linear_bias": False}),
+        ("--disable-bias-linear --add-qkv-bias", {"qkv_bias": True, "linear_bias": False}),
+    ],
+)
+def test_model_size(flags, expected):
+    size = model_size(config(flags).model, vocab_size=100)
+    assert {name: getattr(size, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -30,16 +54,6 @@ def derived(flags: str, world_size: int = 4):
         ("", {"data_parallel_size": 4, "global_batch_size": 8, "num_micro_batches": 1}),
         ("--tensor-model-parallel-size 2", {"data_parallel_size": 2, "global_batch_size": 4}),
         ("--global-batch-size 24", {"num_micro_batches": 3, "train_samples": 2400, "lr_decay_samples": 2400}),
-        ("", {"ffn_hidden_size": 512, "kv_channels": 32, "num_query_groups": 4, "max_position_embeddings": 64}),
-        ("--swiglu", {"ffn_hidden_size": 320}),
-        ("--swiglu --ffn-hidden-size 330", {"ffn_hidden_size": 330}),
-        ("--num-query-groups 2", {"num_query_groups": 4}),
-        ("--group-query-attention --num-query-groups 2", {"num_query_groups": 2}),
-        ("--kv-channels 8 --max-position-embeddings 99", {"kv_channels": 8, "max_position_embeddings": 99}),
-        ("", {"embedding_init_method_std": 0.02, "output_init_method_std": 0.01, "add_qkv_bias": True}),
-        ("--disable-bias-linear", {"add_qkv_bias": False}),
-        ("--disable-bias-linear --add-qkv-bias", {"add_qkv_bias": True}),
-        ("--embedding-init-method-std 0", {"embedding_init_method_std": 0.0}),
         ("", {"bucket_size": None}),
         ("--overlap-grad-reduce", {"bucket_size": 40_000_000}),
         ("--ddp-bucket-size 7", {"bucket_size": 7}),
@@ -48,10 +62,7 @@ def derived(flags: str, world_size: int = 4):
         ("--lr-wsd-decay-iters 3", {"lr_wsd_decay_samples": 24}),
         ("", {"start_weight_decay": 0.01, "end_weight_decay": 0.01}),
         ("--start-weight-decay 0 --end-weight-decay 1", {"start_weight_decay": 0.0, "end_weight_decay": 1.0}),
-        ("--eval-interval 40 --eval-iters 3", {"valid_samples": 3 * 3 * 8, "test_samples": 24}),
-        ("--eval-iters 3", {"valid_samples": 24}),
-        ("--split 1,1", {"split": (0.5, 0.5, 0.0)}),
-        ("", {"split": (0.969, 0.03, 0.001)}),
+        ("--eval-interval 40 --eval-iters 3", {"eval_samples": 24}),
     ],
 )
 def test_derived(flags, expected):

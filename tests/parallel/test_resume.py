@@ -1,0 +1,108 @@
+"""A run saved in any layout goes on in any other as if nothing had happened."""
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+
+from megalite.config.schema import Checkpoint, Config
+from megalite.data.tokenizer import NullTokenizer
+from megalite.mesh import ParallelMesh
+from megalite.train.resume import Progress, load_checkpoint, model_facts, save_checkpoint
+from megalite.train.step import train_step
+from tests.parallel import harness
+from tests.parallel.harness import GLOBAL_BATCH, VOCAB
+from tests.pool import Pool
+
+LAYOUTS: dict[str, dict[str, int]] = {
+    "one": {},
+    "tp2": {"tp": 2},
+    "tp2-sp": {"tp": 2, "sp": 1},
+    "tp4": {"tp": 4},
+    "dp2": {"dp": 2},
+    "tp2-sp-dp2": {"tp": 2, "sp": 1, "dp": 2},
+}
+STEPS = 3
+
+
+def steps(mesh: ParallelMesh, settings: Config, dtype: torch.dtype) -> list[float]:
+    """Go on from --load, or start; the losses of STEPS more steps; save them if --save is given."""
+    run = harness.make(mesh, settings, dtype)
+    facts = model_facts(settings.model, VOCAB)
+    progress, _ = load_checkpoint(run, settings.checkpoint, facts)
+    losses = []
+    for _ in range(STEPS):
+        consumed = progress.consumed_samples
+        step = progress.iteration + 1
+        losses.append(train_step(run, harness.batch(mesh, settings, step), step=step, consumed_samples=consumed).loss)
+        progress = Progress(iteration=step, consumed_samples=consumed + GLOBAL_BATCH)
+    if settings.checkpoint.save:
+        save_checkpoint(run, progress, settings, facts, NullTokenizer(VOCAB))
+    return losses
+
+
+def settings(
+    model: str, layout: str, *, load: Path | None = None, save: Path | None = None, optimizer: str = "adam"
+) -> Config:
+    kept = Checkpoint(load=load and str(load), save=save and str(save), exit_on_missing_checkpoint=True)
+    config = harness.config(model, LAYOUTS[layout], dropout=0.1, optimizer=optimizer)
+    return replace(config, checkpoint=kept)
+
+
+def losses(pool: Pool, layout: str, config: Config, dtype: torch.dtype) -> list[float]:
+    results = pool.run(harness.grid(LAYOUTS[layout]), steps, config, dtype)
+    assert all(result == results[0] for result in results)
+    return results[0]
+
+
+@pytest.mark.parametrize(("there", "here"), list(product(LAYOUTS, LAYOUTS)))
+def test_any_layout_goes_on_from_any_other(pool: Pool, tmp_path: Path, there: str, here: str) -> None:
+    model, optimizer = ("gpt2", "adam") if (len(there) + len(here)) % 2 else ("llama", "sgd")
+    begun = losses(pool, there, settings(model, there, save=tmp_path, optimizer=optimizer), torch.float64)
+    resumed = losses(pool, here, settings(model, here, load=tmp_path, optimizer=optimizer), torch.float64)
+    whole = whole_run(model, optimizer)
+    assert begun + resumed == pytest.approx(whole, rel=1e-10)
+
+
+_WHOLE: dict[tuple[str, str], list[float]] = {}
+
+
+def whole_run(model: str, optimizer: str) -> list[float]:
+    """The losses of one rank that trains through."""
+    if (model, optimizer) not in _WHOLE:
+        config = settings(model, "one", optimizer=optimizer)
+        [curve] = Pool().run(harness.grid({}), harness.curve, config, torch.float64, 2 * STEPS)
+        _WHOLE[model, optimizer] = [loss for loss, _ in curve]
+    return _WHOLE[model, optimizer]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_same_layout_goes_on_bit_for_bit(pool: Pool, tmp_path: Path, layout: str, dtype: torch.dtype) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    losses(pool, layout, settings("gpt2", layout, save=first), dtype)
+    resumed = losses(pool, layout, settings("gpt2", layout, load=first, save=second), dtype)
+    through = pool.run(harness.grid(LAYOUTS[layout]), harness.curve, settings("gpt2", layout), dtype, 2 * STEPS)
+    assert resumed == [loss for loss, _ in through[0]][STEPS:]
+
+
+def test_another_model_is_refused(pool: Pool, tmp_path: Path) -> None:
+    losses(pool, "one", settings("llama", "one", save=tmp_path), torch.float32)
+    config = settings("llama", "one", load=tmp_path)
+    other = replace(config, model=replace(config.model, rotary_base=500000, norm_epsilon=1e-6))
+    with pytest.raises(ValueError, match=r"(?s)rotary_base: 500000 here, 10000 there.*norm_epsilon"):
+        losses(pool, "one", other, torch.float32)
+
+
+def test_finetune_takes_the_weights_alone(pool: Pool, tmp_path: Path) -> None:
+    losses(pool, "one", settings("gpt2", "one", save=tmp_path), torch.float32)
+    [mesh] = pool.run(harness.grid({}), lambda mesh: mesh)
+    run = harness.make(mesh, settings("gpt2", "one"), torch.float32)
+    tuned = replace(settings("gpt2", "one", load=tmp_path).checkpoint, finetune=True)
+    before = run.buffer.params.clone()
+    progress, _ = load_checkpoint(run, tuned, model_facts(settings("gpt2", "one").model, VOCAB))
+    assert progress == Progress()
+    assert run.optimizer.steps == 0
+    assert not torch.equal(before, run.buffer.params)
