@@ -75,13 +75,13 @@ def training_and_validation(training_flags: list[str]) -> tuple[np.ndarray, np.n
     valid = build_datasets(
         [prefix],
         split=split,
-        sizes=(0, derived.valid_samples, 0),
+        sizes=(0, derived.eval_samples, 0),
         seq_length=config.model.seq_length,
         seed=config.train.seed,
         vocab_size=vocab_size,
     ).valid
     assert valid is not None
-    samples = [valid[index] for index in range(config.train.eval_iters * derived.global_batch_size)]
+    samples = [valid[index] for index in range(derived.eval_samples)]
     return np.concatenate([corpus.get(index) for index in counted]), np.stack(samples), vocab_size
 
 

@@ -20,7 +20,7 @@ from megalite.observe import jsonl
 CONFIG = Path("examples/demo/config.toml")
 BIN = Path(sys.prefix) / "bin"
 VOCAB_SIZE = 2048
-TRAIN_ITERS = 680
+TRAIN_ITERS = 1200
 WARM_UP_ITERS = 30
 TRAINING_SECONDS = 330.0
 """What the training may take. A machine that is too slow for TRAIN_ITERS gets fewer."""
@@ -144,9 +144,8 @@ class Recipe:
 
     def train(self, iters: int) -> list[Step]:
         """One run in two halves, each with its own layout."""
-        half = str(iters // 2)
+        half, quarter = str(iters // 2), str(iters // 4)
         first, second = self.root / "checkpoints-tp2", self.root / "checkpoints-dp2"
-        quarter = str(iters // 4)
         run = (*self.data, "--train-iters", str(iters), "--eval-interval", quarter, "--save-interval", half)
         return [
             Step(
@@ -167,14 +166,14 @@ class Recipe:
             ),
         ]
 
-    def judge(self, iters: int) -> Step:
+    def judge(self) -> Step:
         """Is it better than counting?"""
         result = self.root / "bigram.json"
         return Step(
             title="A smoothed bigram model on the same validation tokens",
             command=python(
                 *("examples/demo/bigram.py", "--log", self.log("dp2"), "--output", result),
-                *("--config", CONFIG, *self.data, "--train-iters", str(iters), "--eval-interval", str(iters // 4)),
+                *("--config", CONFIG, *self.data),
             ),
             makes=(result,),
         )
@@ -226,25 +225,38 @@ def affordable_iters(log: Path, wanted: int) -> int:
     return max(fitting, 20)
 
 
-def finale(root: Path) -> str:
+def finale(recipe: Recipe) -> str:
     """Where everything lies, and what to try next."""
+    root = recipe.root
     scores = json.loads((root / "bigram.json").read_text())
+    sample = python(
+        *("tools/generate.py", "--load", root / "checkpoints-dp2", "--prompt", "class Test"),
+        *("--max-new-tokens", "100", "--temperature", "0.7", "--seed", "2"),
+    )
+    plan = python(
+        *("pretrain_gpt.py", "--config", CONFIG, *recipe.data, "--train-iters", "1000"),
+        *("--tensor-model-parallel-size", "4", "--sequence-parallel", "--dry-run"),
+    )
     return f"""
 == Done
 Validation loss, in nats per token: {scores["model"]:.3f}
   of a smoothed bigram model: {scores["bigram"]:.3f}, of a unigram model: {scores["unigram"]:.3f}
 
-  {root}/loss.png          the loss curve
-  {root}/tp2-sp.jsonl, {root}/dp2.jsonl   the logs of both halves
-  {root}/checkpoints-dp2   the trained model, to resume in any layout
-  {root}/huggingface       the same for transformers
-  {root}/tokenizer.model, {root}/corpus_text_document.bin   tokenizer and tokens
+  {root}/loss.png                      the loss curve
+  {root}/tp2-sp.jsonl, dp2.jsonl       the logs of both halves
+  {root}/checkpoints-tp2, -dp2         the model half way and at the end; any layout loads them
+  {root}/huggingface                   the model for transformers
+  {root}/tokenizer.model               the tokenizer
+  {root}/corpus_text_document.bin      the tokens
 
-Try next:
-  .venv/bin/python tools/generate.py --load {root}/checkpoints-dp2 --prompt "class Test" --max-new-tokens 200
-  .venv/bin/python pretrain_gpt.py --config {CONFIG} --mock-data --train-iters 100 --dry-run
-  .venv/bin/python pretrain_gpt.py --help
-  Change {CONFIG} and run `make demo` again: only what depends on it is done anew.
+Try next
+  another sample:
+    {shown(sample)}
+  what a job on 8 ranks would be, without starting it:
+    WORLD_SIZE=8 {shown(plan)}
+  every flag:
+    {shown(python("pretrain_gpt.py", "--help"))}
+  another model: change {CONFIG} and run `make demo` again.
 """
 
 
@@ -261,12 +273,12 @@ def main(arguments: list[str]) -> int:
     for step in [*recipe.prepare(), recipe.warm_up()]:
         runner.run(step)
     iters = affordable_iters(recipe.log("warm-up"), options.train_iters)
-    for step in [*recipe.train(iters), recipe.judge(iters)]:
+    for step in [*recipe.train(iters), recipe.judge()]:
         runner.run(step)
     bigram_loss = json.loads((options.directory / "bigram.json").read_text())["bigram"]
     for step in recipe.use(bigram_loss):
         runner.run(step)
-    print(finale(options.directory))
+    print(finale(recipe))
     print(f"({time.monotonic() - begin:.0f} s in all)")
     return 0
 
