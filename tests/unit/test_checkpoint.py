@@ -298,6 +298,9 @@ def test_cut_off_anywhere_leaves_a_whole_checkpoint(
         try:
             saved(root, 3 if replacing else 4, run=2)
         except Cut:
+            calls["left"] = 4
+            with pytest.raises(Cut):
+                saved(root, 3 if replacing else 4, run=2)  # and again, early
             calls["left"] = -1
             check_whole(find(root))
             saved(root, 3 if replacing else 4, run=3)
