@@ -129,6 +129,7 @@ def test_settings(tmp_path: Path) -> None:
     make(tmp_path / "hf")
     scalars = read_scalars(import_folder(tmp_path / "hf", tmp_path / "ours").directory)
     assert (scalars["iteration"], scalars["vocab_size"]) == (0, 71)
+    assert "optimizer_step" not in scalars  # so that training starts an optimizer of its own
     assert scalars["model"] == {
         "num_layers": 2,
         "hidden_size": 48,

@@ -55,10 +55,9 @@ def import_folder(
     parts = [_part(folder, row, dtype) for row in rows]
     tokenizer = tokenizer_files(source)
     generation = source / "generation_config.json"
-    scalars = {
+    scalars = {  # no optimizer_step: there is no optimizer to continue
         "iteration": 0,
         "consumed_train_samples": 0,
-        "optimizer_step": 0,
         "parallel": {},
         "model": {name: value for name, value in model.items() if name != "vocab_size"},
         "vocab_size": model["vocab_size"],
