@@ -20,12 +20,8 @@ def main() -> int:
     faulty = {flag for problem in parsed.problems for flag in problem.flags}
     problems = parsed.problems + check(parsed.config, here.world_size, faulty=faulty)
     if problems:
-        if not first:
-            time.sleep(5)  # torchrun ends every rank when one exits: let it be rank 0, once it has spoken.
-            return 2
         listed = "\n".join(f"  {number}. {problem}" for number, problem in enumerate(problems, 1))
-        print(f"pretrain_gpt.py: {len(problems)} problem{'s' * (len(problems) > 1)}\n{listed}", file=sys.stderr)
-        return 2
+        return _fail(here.rank, f"{len(problems)} problem{'s' * (len(problems) > 1)}\n{listed}", status=2)
 
     if "--print-config" in parsed.actions:
         return _tell(first, to_toml(parsed.config))
@@ -36,8 +32,19 @@ def main() -> int:
     _tell(first, "\n".join([*differences(parsed.config, parsed.origins), *said]))
     from megalite.train.run import run  # Only now torch is imported: wrong settings fail in milliseconds.
 
-    run(parsed.config, here)
+    try:
+        run(parsed.config, here)
+    except (ValueError, OSError, FloatingPointError) as error:
+        return _fail(here.rank, str(error), status=1)
     return 0
+
+
+def _fail(rank: int, text: str, *, status: int) -> int:
+    """Say what is wrong. torchrun ends every rank when one exits: what all have to say, rank 0 says for them."""
+    if rank != 0:
+        time.sleep(3)
+    print(f"pretrain_gpt.py: {f'rank {rank}: ' if rank else ''}{text}", file=sys.stderr, flush=True)
+    return status
 
 
 def _tell(first: bool, text: str) -> int:

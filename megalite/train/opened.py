@@ -29,11 +29,11 @@ def open_checkpoint(root: Path, *, mesh: ParallelMesh, step: int | None = None) 
     """Build the model that a checkpoint describes, at the mesh's tensor parallel size, and load its weights."""
     directory = find(root, step)
     scalars = read_index(directory).scalars
-    facts = scalars["model"]
+    facts, vocab_size = scalars["model"], scalars["vocab_size"]
     settings = {field.name: facts[field.name] for field in fields(Model) if field.name in facts}
     model = build_model(
         Model(**{"seq_length": facts["max_position_embeddings"], **settings}),
-        vocab_size=facts["vocab_size"],
+        vocab_size=vocab_size,
         sequence_parallel=False,
         mesh=mesh,
         dtype=torch.float32,

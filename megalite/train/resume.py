@@ -29,10 +29,10 @@ class Progress:
 
 
 def model_facts(model: Model, vocab_size: int) -> dict[str, Any]:
-    """The model's settings, nothing left to defaults: what a checkpoint says of itself."""
+    """What a checkpoint says of its model: the settings, nothing left to defaults, and the vocabulary's size."""
     size = asdict(model_size(model, vocab_size=vocab_size))
-    resolved = ("ffn_hidden_size", "kv_channels", "max_position_embeddings", "vocab_size")
-    return {**asdict(model), **{name: size[name] for name in resolved}}
+    resolved = ("ffn_hidden_size", "kv_channels", "max_position_embeddings")
+    return {"model": {**asdict(model), **{name: size[name] for name in resolved}}, "vocab_size": vocab_size}
 
 
 def save_checkpoint(run: Run, progress: Progress, config: Config, facts: dict[str, Any], tokenizer: Tokenizer) -> Path:
@@ -44,7 +44,7 @@ def save_checkpoint(run: Run, progress: Progress, config: Config, facts: dict[st
         "consumed_train_samples": progress.consumed_samples,
         "optimizer_step": run.optimizer.steps,
         "parallel": run.mesh.grid.sizes,
-        "model": facts,
+        **facts,
         "tokenizer": tokenizer.describe(),
     }
     files = {f"tokenizer/{name}": path.read_bytes() for name, path in tokenizer.files().items()}
@@ -66,7 +66,7 @@ def load_checkpoint(run: Run, settings: Checkpoint, facts: dict[str, Any]) -> tu
             raise
         return Progress(), f"--load: {missing} Training starts anew."
     scalars = read_index(directory).scalars
-    _check_function(directory, scalars["model"], facts)
+    _check_function(directory, _flat(scalars), _flat(facts))
 
     weights_only = settings.finetune or settings.no_load_optim or "optimizer_step" not in scalars
     optimizer = [] if weights_only else list(run.optimizer.shards())
@@ -80,6 +80,10 @@ def load_checkpoint(run: Run, settings: Checkpoint, facts: dict[str, Any]) -> tu
     progress = Progress(iteration=scalars["iteration"], consumed_samples=scalars["consumed_train_samples"])
     left_out = ", without the state of the optimizer" if weights_only else ""
     return progress, f"loaded {directory}{left_out}; {progress.consumed_samples:,} samples were consumed"
+
+
+def _flat(facts: dict[str, Any]) -> dict[str, Any]:
+    return {**facts["model"], "vocab_size": facts["vocab_size"]}
 
 
 def _check_function(directory: Path, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
