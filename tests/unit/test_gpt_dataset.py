@@ -2,6 +2,7 @@
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -59,8 +60,28 @@ def test_one_epoch_as_megatron(corpus_a):
     check(dataset(corpus_a, None), EXPECTED)
 
 
-def test_a_last_epoch_that_stands_apart_as_megatron(corpus_c):
+def test_several_epochs_as_megatron(corpus_c):
     check(dataset(corpus_c, 36), VALUES["blend_weights_30_70"]["datasets"][0]["mid"][1])
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "epochs", "first"),
+    [(9, 1, 9), (10, 2, 9), (16, 2, 19), (29, 3, 29), (30, 4, 29), (35, 4, 29), (36, 4, 39)],
+)
+def test_when_a_last_epoch_stands_apart(num_samples, epochs, first):
+    """80 tokens, 9 samples of 8 an epoch: apart when fewer than int(0.8 x 9) of the last one are needed."""
+    plan = plan_samples(80, num_samples, 8)
+    assert (plan.epochs, plan.samples, plan.first_samples) == (epochs, (epochs * 80 - 1) // 8, first)
+
+
+def test_a_last_epoch_apart_is_shuffled_apart(corpus_c):
+    data = dataset(corpus_c, 31)
+    random, documents, first = np.random.RandomState(1234), len(corpus_c), (3 * 79 - 1) // 8
+    expected = [np.tile(np.arange(documents), 3), np.arange(documents), np.arange(first), np.arange(first, len(data))]
+    for part in expected:
+        random.shuffle(part)
+    assert data.document_index.tolist() == [*expected[0], *expected[1]]
+    assert data.shuffle_index.tolist() == [*expected[2], *expected[3]] and len(data) == 39
 
 
 def walked(lengths: list[int], seq_length: int, samples: int) -> list[list[int]]:
@@ -129,6 +150,17 @@ def test_the_cache_gives_the_same_and_is_used(corpus_a, tmp_path, monkeypatch):
     assert files(cache) == ["description.txt", "document_index.npy", "sample_index.npy", "shuffle_index.npy"]
     monkeypatch.setattr("megalite.data.gpt_dataset.build_index", None)
     check(dataset(corpus_a, None, cache=cache), EXPECTED)
+
+
+def test_many_builders_of_one_entry(corpus_a, tmp_path):
+    for attempt in range(5):
+        cache = tmp_path / f"cache{attempt}"
+        with ThreadPoolExecutor(8) as threads:
+            built = list(threads.map(lambda _, cache=cache: dataset(corpus_a, None, cache=cache), range(8)))
+        for data in built:
+            check(data, EXPECTED)
+            assert len(data.notes) == 1
+        assert files(cache) == ["description.txt", "document_index.npy", "sample_index.npy", "shuffle_index.npy"]
 
 
 DAMAGE = {
