@@ -17,12 +17,12 @@ EXACT: dict[str, Any] = {
     "add_dummy_prefix": False,
     "remove_extra_whitespaces": False,
     "allow_whitespace_only_pieces": True,  # Indentation becomes one piece.
-    "user_defined_symbols": ["\n", "\t"],  # Otherwise the trainer drops them.
+    "user_defined_symbols": ["\n", "\t"],  # A line end is one token everywhere, never part of a longer piece.
     "hard_vocab_limit": False,
     "max_sentence_length": 1 << 30,
     "minloglevel": 1,
 }
-"""Options of the trainer; its own defaults fold characters and lose newlines, tabs and runs of spaces."""
+"""Options of the trainer; by its own defaults it folds characters and loses newlines, tabs and runs of spaces."""
 
 
 @dataclass(frozen=True, kw_only=True)
