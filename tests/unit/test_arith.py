@@ -7,8 +7,8 @@ import pytest
 from megalite.arith.flops import model_flops
 from megalite.arith.memory import activation_bytes, layer_activation_bytes, state_bytes
 from megalite.arith.parameters import count_parameters
-from megalite.config.size import ModelSize
 from megalite.arith.traffic import Sent, data_parallel_traffic, tensor_parallel_traffic
+from megalite.config.size import ModelSize
 
 
 def gpt(L: int, h: int, a: int, s: int, V: int) -> ModelSize:
