@@ -12,6 +12,8 @@ class Launch:
     world_size: int = 1
     local_rank: int = 0
     local_world_size: int = 1
+    error_file: str | None = None
+    """Where the launcher looks for the reason of a failure, to show it in its closing lines."""
 
 
 def launch() -> Launch:
@@ -21,6 +23,7 @@ def launch() -> Launch:
         world_size=_integer("WORLD_SIZE", 1),
         local_rank=_integer("LOCAL_RANK", 0),
         local_world_size=_integer("LOCAL_WORLD_SIZE", 1),
+        error_file=os.environ.get("TORCHELASTIC_ERROR_FILE"),
     )
 
 

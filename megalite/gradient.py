@@ -38,6 +38,13 @@ class MainGrad:
             self.view.addmm_(a, b)
         self._written()
 
+    def add_rows(self, ids: Tensor, rows: Tensor) -> None:
+        """Add to row `ids[i]` of the gradient the row `rows[i]`; ids [n] int64, rows [n, h]. Sums in main precision."""
+        if self.fresh:
+            self.view.zero_()
+        self.view.index_add_(0, ids, rows.to(self.view.dtype))
+        self._written()
+
     def close(self) -> None:
         """End the step's writes: a parameter that received none has gradient zero."""
         if self.fresh:

@@ -51,13 +51,18 @@ class ParallelMesh:
     world: Group
 
 
-def build_mesh(grid: Grid, *, rank: int, device: torch.device) -> ParallelMesh:
-    """Make the groups of `rank`. Every rank of the grid must call this, at the same point of its program."""
+def build_mesh(grid: Grid, *, rank: int, device: torch.device, timeout: datetime.timedelta) -> ParallelMesh:
+    """Make the groups of `rank`. Every rank of the grid must call this, at the same point of its program.
+
+    A collective that waits longer than `timeout` for the other ranks fails.
+    """
 
     def group(name: str, *axes: str) -> Group:
         ranks = grid.ranks(rank, *axes)
         # Only members take part, so that several meshes can live side by side in a larger job.
-        handle = dist.new_group(list(ranks), use_local_synchronization=True) if len(ranks) > 1 else None
+        handle = None
+        if len(ranks) > 1:
+            handle = dist.new_group(list(ranks), timeout=timeout, use_local_synchronization=True)
         return Group(name=name, ranks=ranks, rank=ranks.index(rank), handle=handle)
 
     return ParallelMesh(
@@ -74,14 +79,15 @@ def build_mesh(grid: Grid, *, rank: int, device: torch.device) -> ParallelMesh:
 
 def start(grid: Grid, *, launch: Launch, backend: str, timeout_minutes: float, device: torch.device) -> ParallelMesh:
     """Join the other processes of this launch and build the mesh. One process needs no rendezvous."""
+    timeout = datetime.timedelta(minutes=timeout_minutes)
     if launch.world_size > 1:
         dist.init_process_group(
             backend,
             rank=launch.rank,
             world_size=launch.world_size,
-            timeout=datetime.timedelta(minutes=timeout_minutes),
+            timeout=timeout,
         )
-    return build_mesh(grid, rank=launch.rank, device=device)
+    return build_mesh(grid, rank=launch.rank, device=device, timeout=timeout)
 
 
 def stop() -> None:

@@ -57,6 +57,11 @@ class Shard:
     box: Box
     tensor: Tensor = field(compare=False)
 
+    @classmethod
+    def of(cls, name: str, spec: ShardSpec, tensor: Tensor) -> "Shard":
+        """The box that a local tensor, or another of its size, holds of a parameter."""
+        return cls(name=name, global_shape=spec.global_shape, box=spec.box, tensor=spec.view(tensor))
+
 
 def replicated(shape: tuple[int, ...], *, init: Init, sum_grad_over_tp: bool) -> ShardSpec:
     """The record of a parameter that every tp rank holds whole."""

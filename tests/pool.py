@@ -11,6 +11,7 @@ import multiprocessing
 import tempfile
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -24,6 +25,7 @@ from megalite.mesh import build_mesh, stop
 
 RANKS = 4
 SECONDS = 240
+TIMEOUT = timedelta(seconds=SECONDS)
 CPU = torch.device("cpu")
 
 
@@ -35,7 +37,7 @@ def _serve(rank: int, commands: Connection) -> None:
             dist.init_process_group(
                 "gloo", rank=rank, world_size=grid.world_size, store=dist.FileStore(store, grid.world_size)
             )
-            mesh = build_mesh(grid, rank=rank, device=CPU)
+            mesh = build_mesh(grid, rank=rank, device=CPU, timeout=TIMEOUT)
             commands.send((True, function(mesh, *arguments)))
             stop()
         except BaseException:
@@ -69,7 +71,7 @@ class Pool:
     def run(self, grid: Grid, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Call the function on the grid's ranks; a grid of one rank runs in this process."""
         if grid.world_size == 1:
-            return [function(build_mesh(grid, rank=0, device=CPU), *arguments)]
+            return [function(build_mesh(grid, rank=0, device=CPU, timeout=TIMEOUT), *arguments)]
         if not self._processes:
             self._start()
         pipes = self._pipes[: grid.world_size]

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from megalite.checkpoint.boxes import describe, intersect, slices, uncovered
 from megalite.checkpoint.format import DTYPES, Index, Piece, TensorRecord, is_optimizer, read_index
+from megalite.checkpoint.on_all_ranks import on_all_ranks
 from megalite.checkpoint.tensor_file import hash_file
-from megalite.checkpoint.together import together
 from megalite.mesh import Group
 from megalite.shard import Box, Shard
 
@@ -38,7 +38,7 @@ def load(directory: Path, shards: Sequence[Shard], world: Group, *, verify: bool
         damaged = check_hashes(directory, index, sorted(index.files)[world.rank :: world.size]) if verify else []
         return {shard.name for shard in shards}, [*_check(directory, index, shards), *damaged]
 
-    checked = together(check, world, failed)
+    checked = on_all_ranks(check, world, failed)
     index = read_index(directory)
     problems = [problem for _, of_rank in checked for problem in of_rank]
     wanted = set().union(*(names for names, _ in checked))
@@ -48,7 +48,7 @@ def load(directory: Path, shards: Sequence[Shard], world: Group, *, verify: bool
     ]
     if problems:
         raise failed(_report(problems, no_optimizer=not any(map(is_optimizer, index.tensors))))
-    together(lambda: _fill(directory, index, shards), world, failed)
+    on_all_ranks(lambda: _fill(directory, index, shards), world, failed)
 
 
 def _report(problems: Iterable[str], *, no_optimizer: bool) -> str:

@@ -25,8 +25,8 @@ from megalite.checkpoint.format import (
     folder_name,
     is_optimizer,
 )
-from megalite.checkpoint.tensor_file import FileRecord, Slot, record_bytes, write_tensors
-from megalite.checkpoint.together import together
+from megalite.checkpoint.on_all_ranks import on_all_ranks
+from megalite.checkpoint.tensor_file import Entry, FileRecord, record_bytes, write_tensors
 from megalite.comm.collectives import all_gather_object
 from megalite.mesh import Group
 from megalite.shard import Box, Shard
@@ -116,7 +116,7 @@ def save_parts(
         return SaveFailed(f"{final} could not be saved; earlier checkpoints stay as they were. {problem}")
 
     def on_first(action: Callable[[], object]) -> None:
-        together(action if world.rank == 0 else lambda: None, world, failed)
+        on_all_ranks(action if world.rank == 0 else lambda: None, world, failed)
 
     def publish() -> None:
         _finish(temporary_folder(final), plan, {k: v for rank in written for k, v in rank.items()}, scalars, files)
@@ -125,7 +125,7 @@ def save_parts(
 
     try:
         on_first(lambda: begin_folder(final))
-        written = together(lambda: _write(temporary_folder(final), mine, plan[world.rank]), world, failed)
+        written = on_all_ranks(lambda: _write(temporary_folder(final), mine, plan[world.rank]), world, failed)
         on_first(publish)
     except SaveFailed:
         if world.rank == 0:
@@ -174,10 +174,10 @@ def _check_whole(everything: Sequence[Held]) -> None:
 
 def _write(folder: Path, mine: Mapping[Held, Part], plan: Mapping[Held, Piece]) -> dict[str, FileRecord]:
     """Write this rank's files; their sizes and hashes."""
-    by_file: dict[str, list[tuple[Slot, Part]]] = {}
+    by_file: dict[str, list[tuple[Entry, Part]]] = {}
     for held, piece in plan.items():
         part = mine[held]
-        by_file.setdefault(piece.file, []).append((Slot(key=piece.key, dtype=part.dtype, shape=part.shape), part))
+        by_file.setdefault(piece.file, []).append((Entry(key=piece.key, dtype=part.dtype, shape=part.shape), part))
     records = {}
     for file, content in by_file.items():
         content.sort(key=lambda entry: -entry[0].dtype.itemsize)  # wide first, so that all are aligned

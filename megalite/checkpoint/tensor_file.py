@@ -32,7 +32,7 @@ _CHUNK = 1 << 24  # bytes; small enough to be hashed while they are still in the
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slot:
+class Entry:
     """The place of one tensor in a file."""
 
     key: str
@@ -52,7 +52,7 @@ class FileRecord:
     sha256: str
 
 
-def write_tensors(path: Path, slots: Sequence[Slot], tensors: Iterable[Tensor]) -> FileRecord:
+def write_tensors(path: Path, slots: Sequence[Entry], tensors: Iterable[Tensor]) -> FileRecord:
     """Write the tensors, one for each slot and in their order, and wait until they are on the disk.
 
     Slots of wider dtypes should come first: then every tensor is aligned. Tensors may lie on any device and in any
@@ -71,7 +71,7 @@ def write_tensors(path: Path, slots: Sequence[Slot], tensors: Iterable[Tensor]) 
     return FileRecord(bytes=size, sha256=digest.hexdigest())
 
 
-def _blocks(slots: Sequence[Slot], tensors: Iterable[Tensor]) -> Iterable[bytes | memoryview]:
+def _blocks(slots: Sequence[Entry], tensors: Iterable[Tensor]) -> Iterable[bytes | memoryview]:
     """The header, then the bytes of each tensor."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0

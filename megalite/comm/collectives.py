@@ -3,6 +3,8 @@
 A group of size 1 needs no communication: every function returns its input. Calls and bytes are counted per group.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,15 +19,28 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_ten
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
-class Pending:
-    """A tensor that a collective may still be writing; `wait()` returns it finished."""
+class PeerLost(ConnectionError):
+    """Another rank of the group ended, or kept this one waiting for too long. Its own error is the cause."""
 
-    def __init__(self, tensor: Tensor, work: dist.Work | None = None) -> None:
-        self._tensor, self._work = tensor, work
+
+@contextmanager
+def _among(group: Group) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLost(f"a collective of group {group.name}, ranks {list(group.ranks)}, failed: {error}") from error
+
+
+class Pending:
+    """A tensor that a collective over `group` may still be writing; `wait()` returns it finished."""
+
+    def __init__(self, tensor: Tensor, work: dist.Work | None = None, group: Group | None = None) -> None:
+        self._tensor, self._work, self._group = tensor, work, group
 
     def wait(self) -> Tensor:
-        if self._work is not None:
-            self._work.wait()
+        if self._work is not None and self._group is not None:
+            with _among(self._group):
+                self._work.wait()
             self._work = None
         return self._tensor
 
@@ -35,7 +50,8 @@ def start_all_reduce(x: Tensor, group: Group, op: str = "sum") -> Pending:
     if group.size == 1:
         return Pending(x)
     group.traffic.add("all_reduce", x.numel() * x.element_size())
-    return Pending(x, dist.all_reduce(x, _OPS[op], group=group.handle, async_op=True))
+    with _among(group):
+        return Pending(x, dist.all_reduce(x, _OPS[op], group=group.handle, async_op=True), group)
 
 
 def start_all_gather(x: Tensor, group: Group) -> Pending:
@@ -44,7 +60,8 @@ def start_all_gather(x: Tensor, group: Group) -> Pending:
         return Pending(x)
     out = x.new_empty(group.size * x.shape[0], *x.shape[1:])
     group.traffic.add("all_gather", out.numel() * out.element_size())
-    return Pending(out, _all_gather(out, x.contiguous(), group=group.handle, async_op=True))
+    with _among(group):
+        return Pending(out, _all_gather(out, x.contiguous(), group=group.handle, async_op=True), group)
 
 
 def start_reduce_scatter(x: Tensor, group: Group) -> Pending:
@@ -53,7 +70,8 @@ def start_reduce_scatter(x: Tensor, group: Group) -> Pending:
         return Pending(x)
     out = x.new_empty(x.shape[0] // group.size, *x.shape[1:])
     group.traffic.add("reduce_scatter", x.numel() * x.element_size())
-    return Pending(out, _reduce_scatter(out, x.contiguous(), group=group.handle, async_op=True))
+    with _among(group):
+        return Pending(out, _reduce_scatter(out, x.contiguous(), group=group.handle, async_op=True), group)
 
 
 def all_reduce(x: Tensor, group: Group, op: str = "sum") -> Tensor:
@@ -76,14 +94,9 @@ def all_gather_object(value: Any, group: Group) -> list[Any]:
     if group.size == 1:
         return [value]
     values: list[Any] = [None] * group.size
-    dist.all_gather_object(values, value, group=group.handle)
+    with _among(group):
+        dist.all_gather_object(values, value, group=group.handle)
     return values
-
-
-def barrier(group: Group) -> None:
-    """Wait until every rank of the group has come here."""
-    if group.size > 1:
-        dist.barrier(group=group.handle)
 
 
 def all_equal(x: Tensor, group: Group) -> bool:

@@ -104,7 +104,7 @@ def blend_order(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampling:
+class Request:
     """How samples are cut from a corpus."""
 
     seq_length: int
@@ -125,18 +125,18 @@ class Member:
     def tokens(self) -> int:
         return int(self.corpus.lengths[self.sequences.start : self.sequences.stop].sum(dtype=np.int64))
 
-    def dataset(self, part: str, num_samples: int | None, sampling: Sampling) -> GPTDataset:
+    def dataset(self, part: str, num_samples: int | None, request: Request) -> GPTDataset:
         """Its samples. Without a cache folder for all, a corpus keeps its index beside it; mock data keep none."""
         beside = Path(self.corpus.prefix) / "cache" / "GPTDataset_indices"
         return GPTDataset(
             self.corpus,
             sequences=self.sequences,
             num_samples=num_samples,
-            seq_length=sampling.seq_length,
-            seed=sampling.seed,
+            seq_length=request.seq_length,
+            seed=request.seed,
             split=part,
-            cache=sampling.cache or (None if isinstance(self.corpus, MockCorpus) else beside),
-            vocab_size=sampling.vocab_size,
+            cache=request.cache or (None if isinstance(self.corpus, MockCorpus) else beside),
+            vocab_size=request.vocab_size,
         )
 
 
@@ -158,8 +158,8 @@ def build_datasets(
     """
     prefixes, weights = parse_data_path(data_path)
     corpora = [IndexedCorpus(prefix) for prefix in prefixes]
-    sampling = Sampling(seq_length=seq_length, seed=seed, cache=cache, vocab_size=vocab_size)
-    return _build(corpora, weights, split, sizes, sampling)
+    request = Request(seq_length=seq_length, seed=seed, cache=cache, vocab_size=vocab_size)
+    return _build(corpora, weights, split, sizes, request)
 
 
 def build_mock_datasets(
@@ -173,8 +173,8 @@ def build_mock_datasets(
 ) -> Datasets:
     """The same from mock data, in three equal parts as in Megatron."""
     corpus = MockCorpus(vocab_size=vocab_size, eod=eod)
-    sampling = Sampling(seq_length=seq_length, seed=seed, cache=cache, vocab_size=vocab_size)
-    return _build([corpus], None, "1,1,1", sizes, sampling)
+    request = Request(seq_length=seq_length, seed=seed, cache=cache, vocab_size=vocab_size)
+    return _build([corpus], None, "1,1,1", sizes, request)
 
 
 def _build(
@@ -182,7 +182,7 @@ def _build(
     weights: list[float] | None,
     split: str,
     sizes: tuple[int | None, int | None, int | None],
-    sampling: Sampling,
+    request: Request,
 ) -> Datasets:
     shares = split_shares(split)
     ranges = [split_ranges(shares, len(corpus.lengths)) for corpus in corpora]
@@ -193,7 +193,7 @@ def _build(
             continue
         # Only a size can be reached by repeating; one epoch must hold a sample by itself.
         one_epoch = size is None or (weights is None and len(corpora) > 1)
-        least = sampling.seq_length + 1 if one_epoch else 1
+        least = request.seq_length + 1 if one_epoch else 1
         members = []
         for corpus, parts, weight in zip(corpora, ranges, weights or repeat(None, len(corpora)), strict=True):
             member = Member(corpus=corpus, sequences=parts[number], weight=weight)
@@ -207,10 +207,10 @@ def _build(
         if not members:
             notes.append(f"{part}: no data, so there is nothing to evaluate on.")
         elif len(corpora) == 1:
-            dataset = members[0].dataset(part, size, sampling)
+            dataset = members[0].dataset(part, size, request)
             built[part], notes = dataset, [*notes, *dataset.notes]
         else:
-            built[part], remarks = _blend(members, part, size, sampling)
+            built[part], remarks = _blend(members, part, size, request)
             notes += remarks
     return Datasets(**built, notes=tuple(notes))
 
@@ -224,7 +224,7 @@ def _parts_note(corpus: Corpus, parts: list[range], shares: Sequence[float]) -> 
     return f"{corpus.prefix}: {len(corpus.lengths)} documents, {tokens} tokens; documents {', '.join(words)}"
 
 
-def _blend(members: list[Member], part: str, size: int | None, sampling: Sampling) -> tuple[BlendedDataset, list[str]]:
+def _blend(members: list[Member], part: str, size: int | None, request: Request) -> tuple[BlendedDataset, list[str]]:
     """Weighted: `size` samples, each corpus repeated as needed. Otherwise each sample at most once."""
     limits = None
     given = [member.weight for member in members if member.weight is not None]
@@ -232,12 +232,12 @@ def _blend(members: list[Member], part: str, size: int | None, sampling: Samplin
         weights = [weight / sum(given) for weight in given]
         shares = [math.ceil(size * weight) for weight in weights]
         datasets = [
-            member.dataset(part, math.ceil(share * (1 + SURPLUS)), sampling)
+            member.dataset(part, math.ceil(share * (1 + SURPLUS)), request)
             for member, share in zip(members, shares, strict=True)
         ]
         total = sum(shares)
     else:
-        datasets = [member.dataset(part, None, sampling) for member in members]
+        datasets = [member.dataset(part, None, request) for member in members]
         limits = [len(dataset) for dataset in datasets]
         weights = [limit / sum(limits) for limit in limits]
         total = sum(limits) if size is None else size
@@ -255,11 +255,11 @@ def _blend(members: list[Member], part: str, size: int | None, sampling: Samplin
     def order() -> dict[str, np.ndarray]:
         return dict(zip(shapes, blend_order(weights, total, limits), strict=True))
 
-    arrays, remark = cached_arrays(sampling.cache, description, shapes, order)
+    arrays, remark = cached_arrays(request.cache, description, shapes, order)
     counts = np.bincount(arrays["dataset_index"], minlength=len(members)).tolist()
     # In an extreme blend the rounding of the order can draw more than the surplus allows for.
     datasets = [
-        dataset if len(dataset) >= count else member.dataset(part, count, sampling)
+        dataset if len(dataset) >= count else member.dataset(part, count, request)
         for dataset, count, member in zip(datasets, counts, members, strict=True)
     ]
     parts = ", ".join(f"{count} of {member.corpus.prefix}" for count, member in zip(counts, members, strict=True))

@@ -22,7 +22,7 @@ from megalite.shard import Shard, ShardSpec
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
-class Treatment:
+class Kind:
     """What distinguishes one segment from another: whether its elements decay, are replicas, owe a sum over tp."""
 
     decayed: bool
@@ -34,7 +34,7 @@ class Treatment:
 class Segment:
     """A range of the flat buffer whose elements are treated alike."""
 
-    treatment: Treatment
+    kind: Kind
     range: slice
 
 
@@ -45,13 +45,12 @@ class Slot:
     name: str
     parameter: nn.Parameter
     spec: ShardSpec
-    treatment: Treatment
+    kind: Kind
     range: slice
 
     def shard(self, name: str, flat: Tensor) -> Shard:
         """The box of this parameter in a flat tensor laid out like the buffer."""
-        spec = self.spec
-        return Shard(name=name, global_shape=spec.global_shape, box=spec.box, tensor=spec.view(flat[self.range]))
+        return Shard.of(name, self.spec, flat[self.range])
 
 
 class Bucket:
@@ -88,9 +87,9 @@ class GradBuffer:
         self.slots = [slot for slots in plan for slot in slots]
         self.buckets = [Bucket(slots, by_readiness=slots[0].name not in tied) for slots in plan]
         self.segments = [
-            Segment(treatment=key, range=slice(run[0].range.start, run[-1].range.stop))
+            Segment(kind=key, range=slice(run[0].range.start, run[-1].range.stop))
             for slots in plan
-            for key, run in ((key, list(group)) for key, group in groupby(slots, lambda slot: slot.treatment))
+            for key, run in ((key, list(group)) for key, group in groupby(slots, lambda slot: slot.kind))
         ]
         first, size = self.slots[0].parameter, self.slots[-1].range.stop
         self.params = torch.empty(size, dtype=first.dtype, device=first.device)
@@ -171,14 +170,14 @@ def _plan(
     plan, offset = [], 0
     for bucket in buckets:
         slots = []
-        for name, parameter, spec in sorted(bucket, key=lambda entry: _treatment(entry[0], entry[2], decays)):
+        for name, parameter, spec in sorted(bucket, key=lambda entry: _kind(entry[0], entry[2], decays)):
             where = slice(offset, offset + parameter.numel())
-            treatment = _treatment(name, spec, decays)
-            slots.append(Slot(name=name, parameter=parameter, spec=spec, treatment=treatment, range=where))
+            kind = _kind(name, spec, decays)
+            slots.append(Slot(name=name, parameter=parameter, spec=spec, kind=kind, range=where))
             offset = where.stop
         plan.append(slots)
     return plan
 
 
-def _treatment(name: str, spec: ShardSpec, decays: Callable[[str, ShardSpec], bool]) -> Treatment:
-    return Treatment(decayed=decays(name, spec), replicated=spec.split_dim is None, owes_tp=spec.sum_grad_over_tp)
+def _kind(name: str, spec: ShardSpec, decays: Callable[[str, ShardSpec], bool]) -> Kind:
+    return Kind(decayed=decays(name, spec), replicated=spec.split_dim is None, owes_tp=spec.sum_grad_over_tp)

@@ -9,7 +9,7 @@ from megalite.mesh import Group
 
 def reduce_over_tp(buffer: GradBuffer, tp: Group) -> None:
     """Sum over tp the gradients of replicas that saw only their part of the sequence, in one coalesced all-reduce."""
-    owed = [buffer.grads[segment.range] for segment in buffer.segments if segment.treatment.owes_tp]
+    owed = [buffer.grads[segment.range] for segment in buffer.segments if segment.kind.owes_tp]
     if tp.size == 1 or not owed:
         return
     total = all_reduce(torch.cat(owed), tp)

@@ -51,11 +51,11 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         qkv = self.qkv(x).unflatten(-1, (-1, self.queries_per_group + 2, self.head_dim))  # [s, b, ng, q + 2, hn]
-        q, k, v = qkv.split([self.queries_per_group, 1, 1], dim=3)
-        q, k, v = q.flatten(2, 3), k.squeeze(3), v.squeeze(3)  # [s, b, np | ng, hn]
+        qk, v = qkv.split([self.queries_per_group + 1, 1], dim=3)
         if context.angles is not None:
-            q, k = rotate(q, *context.angles), rotate(k, *context.angles)
-        q, k, v = (t.permute(1, 2, 0, 3) for t in (q, k, v))
+            qk = rotate(qk, *context.angles)
+        q, k = qk.split([self.queries_per_group, 1], dim=3)
+        q, k, v = (t.flatten(2, 3).permute(1, 2, 0, 3) for t in (q, k, v))  # [b, np | ng, s, hn]
         k, v = context.cache.extend(self.layer, k, v)
         mixed = self.core(q, k, v, context.draw)  # [b, np, s, hn]
-        return self.out(mixed.permute(2, 0, 1, 3).flatten(2))
+        return self.out(mixed.permute(2, 0, 1, 3).flatten(2).contiguous())

@@ -47,4 +47,4 @@ class Context:
     draw: Draw | None = None
     cache: Cache = field(default_factory=NoCache)
     angles: tuple[Tensor, Tensor] | None = None
-    """cos and sin [s, b, 1, hn / 2] at `position_ids`, where positions are rotary: filled in by the model, once."""
+    """cos and sin [s, b, 1, 1, hn / 2] at `position_ids`, where positions are rotary: filled in by the model, once."""

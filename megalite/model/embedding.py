@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from megalite.model.context import Context
 from megalite.model.dropout import HiddenDropout
 from megalite.shard import Init, replicated
-from megalite.tensor_parallel.embedding import VocabParallelEmbedding
+from megalite.tensor_parallel.embedding import VocabParallelEmbedding, lookup
 from megalite.tensor_parallel.layout import TensorParallel
 
 
@@ -32,7 +32,7 @@ class LearnedPositions(nn.Module):
 
     def forward(self, position_ids: Tensor) -> Tensor:
         rows = self.layout.rows(position_ids.shape[1])
-        return nn.functional.embedding(position_ids[:, rows].t(), self.weight)
+        return lookup(position_ids[:, rows].t(), self.weight)
 
 
 class Embedding(nn.Module):

@@ -37,8 +37,7 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor, context: Context) -> Tensor:
         if self.rotary is not None:
-            # [2, s, b, 1, hn / 2]
-            cos, sin = self.rotary[:, context.position_ids.t()].unsqueeze(3)
+            cos, sin = self.rotary[:, context.position_ids.t()][..., None, None, :]
             context = replace(context, angles=(cos, sin))
         x = self.embedding(tokens, context)
         for layer in self.layers.values():

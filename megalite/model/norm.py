@@ -11,8 +11,8 @@ from megalite.shard import Init, replicated
 from megalite.tensor_parallel.layout import TensorParallel
 
 
-class RMSNorm(nn.Module):
-    """x / rms(x) * weight (Zhang and Sennrich 2019)."""
+class Norm(nn.Module):
+    """A weight for each hidden channel, 1 at first."""
 
     def __init__(
         self, hidden: int, *, eps: float, layout: TensorParallel, dtype: torch.dtype, device: torch.device
@@ -24,11 +24,15 @@ class RMSNorm(nn.Module):
             "weight": replicated((hidden,), init=Init(constant=1.0), sum_grad_over_tp=layout.shards_sequence)
         }
 
+
+class RMSNorm(Norm):
+    """x / rms(x) * weight (Zhang and Sennrich 2019)."""
+
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
-class LayerNorm(RMSNorm):
+class LayerNorm(Norm):
     """(x - mean(x)) / std(x) * weight + bias (Ba et al. 2016)."""
 
     def __init__(

@@ -33,13 +33,17 @@ def keep_mask(key: tuple[int, int], p: float, *, first: Tensor, second: Tensor, 
     return bits[..., :length] >= round(p * 2**32)
 
 
+def _kept(x: Tensor, keep: Tensor, p: float) -> Tensor:
+    return x.masked_fill(~keep, 0) * (1 / (1 - p))
+
+
 def hidden_dropout(x: Tensor, p: float, *, draw: Draw, site: str, layer: int, rows: slice) -> Tensor:
     """x [e, b, h], the positions `rows` of each sample -> x with a share p of its elements zero, the rest scaled."""
     positions = torch.arange(rows.start, rows.stop, device=x.device).unsqueeze(1)
     samples = draw.samples.unsqueeze(0)
     zero = torch.zeros_like(samples)
     keep = keep_mask(draw.key(site, layer), p, first=samples, second=positions, third=zero, length=x.shape[-1])
-    return x * (keep.to(x.dtype) / (1 - p))
+    return _kept(x, keep, p)
 
 
 def attention_dropout(probs: Tensor, p: float, *, draw: Draw, layer: int, first_head: int) -> Tensor:
@@ -48,5 +52,5 @@ def attention_dropout(probs: Tensor, p: float, *, draw: Draw, layer: int, first_
     head = torch.arange(first_head, first_head + heads, device=probs.device).view(1, -1, 1)
     query = torch.arange(queries, device=probs.device).view(1, 1, -1)
     sample = draw.samples.view(-1, 1, 1)
-    keep = keep_mask(draw.key("attention", layer), p, first=sample, second=query, third=head, length=keys)
-    return probs * (keep.to(probs.dtype) / (1 - p))
+    keep = keep_mask(draw.key("attention probabilities", layer), p, first=sample, second=query, third=head, length=keys)
+    return _kept(probs, keep, p)

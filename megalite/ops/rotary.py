@@ -33,5 +33,5 @@ class _Rotate(torch.autograd.Function):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x [s, b, n, d], cos and sin [s, b, 1, d / 2] at each element's position -> x turned by its position."""
+    """x [s, b, ..., d], cos and sin [s, b, ..., d / 2] at each token's position -> x turned by its position."""
     return _Rotate.apply(x, cos, sin)

@@ -6,13 +6,17 @@ from megalite.comm.collectives import all_reduce
 from megalite.data_parallel.buffer import GradBuffer
 from megalite.mesh import ParallelMesh
 
+_CHUNK = 1 << 16
+
 
 def grad_norm(buffer: GradBuffer, mesh: ParallelMesh) -> float:
     """The L2 norm over the ranks that hold the model, summed in fp64. Replicas count on the first tp rank alone."""
+    mine = [s.range for s in buffer.segments if mesh.tp.rank == 0 or not s.kind.replicated]
+    # Chunks that stay in the cache, for torch widens a whole operand before it sums.
+    chunks = [chunk for where in mine for chunk in buffer.grads[where].split(_CHUNK)]
     total = torch.zeros((), dtype=torch.float64, device=buffer.grads.device)
-    for segment in buffer.segments:
-        if not segment.treatment.replicated or mesh.tp.rank == 0:
-            total += torch.linalg.vector_norm(buffer.grads[segment.range], dtype=torch.float64).square()
+    for chunk in chunks:
+        total += torch.linalg.vector_norm(chunk, dtype=torch.float64).square()
     return all_reduce(total, mesh.model).sqrt().item()
 
 

@@ -9,6 +9,9 @@ from megalite.data_parallel.buffer import GradBuffer
 from megalite.optimizer.rules import Rule, StepSize
 from megalite.shard import Shard
 
+MAIN = "optimizer.main."
+"""How a checkpoint calls main params that are a copy."""
+
 
 class Optimizer:
     """Updates main params by a rule and copies them to the params.
@@ -20,8 +23,8 @@ class Optimizer:
         self.buffer, self.rule = buffer, rule
         self.steps = 0
         """Updates made: a skipped step did not happen."""
-        same = buffer.params.dtype == buffer.grads.dtype
-        self.main = buffer.params if same else buffer.params.to(buffer.grads.dtype)
+        self.has_copy = buffer.params.dtype != buffer.grads.dtype
+        self.main = buffer.params.to(buffer.grads.dtype) if self.has_copy else buffer.params
         self.states = {name: torch.zeros_like(self.main) for name in rule.states}
 
     @torch.no_grad()
@@ -30,20 +33,20 @@ class Optimizer:
         self.steps += 1
         for segment in self.buffer.segments:
             r = segment.range
-            size = StepSize(lr=lr, weight_decay=weight_decay if segment.treatment.decayed else 0.0, number=self.steps)
+            size = StepSize(lr=lr, weight_decay=weight_decay if segment.kind.decayed else 0.0, number=self.steps)
             self.rule.update(self.main[r], self.buffer.grads[r], [state[r] for state in self.states.values()], size)
-        if self.main is not self.buffer.params:
+        if self.has_copy:
             self.buffer.params.copy_(self.main)
 
     def reload_main(self) -> None:
         """Take the main params from the params: after weights were loaded without the optimizer's own."""
-        if self.main is not self.buffer.params:
+        if self.has_copy:
             self.main.copy_(self.buffer.params)
 
     def shards(self) -> Iterator[Shard]:
         """What a checkpoint holds: each state, and the main params where they are more exact than the params."""
         vectors: dict[str, Tensor] = dict(self.states)
-        if self.main is not self.buffer.params:
+        if self.has_copy:
             vectors["main"] = self.main
         for kind, vector in vectors.items():
             for slot in self.buffer.slots:

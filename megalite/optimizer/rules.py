@@ -51,7 +51,8 @@ def sgd(momentum: float) -> Rule:
     """Stochastic gradient descent with heavy-ball momentum; weight decay is part of the gradient."""
 
     def update(param: Tensor, grad: Tensor, states: list[Tensor], step: StepSize) -> None:
-        grad = grad.add(param, alpha=step.weight_decay)
+        if step.weight_decay:
+            grad = grad.add(param, alpha=step.weight_decay)
         velocity = states[0].mul_(momentum).add_(grad)
         param.add_(velocity, alpha=-step.lr)
 

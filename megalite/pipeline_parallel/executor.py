@@ -24,7 +24,7 @@ class Chunk(Protocol):
         ...
 
 
-def run(program: Sequence[Action], chunks: dict[int, Chunk], microbatches: Sequence[Any]) -> list[Tensor]:
+def execute(program: Sequence[Action], chunks: dict[int, Chunk], microbatches: Sequence[Any]) -> list[Tensor]:
     """Execute this rank's program; `chunks` is keyed by stage. Returns the loss of each micro-batch, detached."""
     final = {action.stage: action for action in program if action.op is Op.B}
     live: dict[tuple[int, int], Tensor] = {}

@@ -28,6 +28,7 @@ def summary(config: Config, origins: dict[str, str], world_size: int) -> str:
     known = (
         f"vocabulary {vocab:,}" if vocab else "without embeddings: the vocabulary is known once the tokenizer is read"
     )
+    shown = min(derived.num_micro_batches, 8)
     sections = {
         "settings that are not defaults": differences(config, origins),
         "layout": _layout(config, world_size),
@@ -35,8 +36,8 @@ def summary(config: Config, origins: dict[str, str], world_size: int) -> str:
         f"model ({known})": _model(config, size, padded_size),
         "memory of one rank": _memory(config, padded_size),
         "communication of one rank and step": _traffic(config, derived, padded_size),
-        "schedule of a step": [text(lower(one_f_one_b(1, min(derived.num_micro_batches, 8)))[0])]
-        + [f"... {derived.num_micro_batches} micro-batches in all"] * (derived.num_micro_batches > 8),
+        "schedule of a step": [text(lower(one_f_one_b(1, shown), num_micro_batches=shown)[0])]
+        + [f"... {derived.num_micro_batches} micro-batches in all"] * (derived.num_micro_batches > shown),
     }
     return "\n".join(line for title, lines in sections.items() for line in [f"{title}:", *("  " + x for x in lines)])
 

@@ -19,13 +19,14 @@ def _batch(job: Job) -> Iterator[str]:
 
 def _length(job: Job) -> Iterator[str]:
     iters, samples = job.config.train.train_iters, job.config.train.train_samples
-    batch = job.config.train.global_batch_size or 1
+    train, dp = job.config.train, derive.data_parallel_size(job.config.parallel, job.world_size)
+    batch = train.global_batch_size or (train.micro_batch_size or 1) * max(dp, 1)
     if iters is None and samples is None:
         yield "The length of the run is missing. Give --train-iters or --train-samples."
     elif iters is not None and samples is not None:
         yield f"--train-iters {iters} and --train-samples {samples} both give the length of the run. Give one."
     elif samples is not None and samples < batch:
-        yield f"--train-samples {samples} is less than one --global-batch-size {batch}. Try {batch}."
+        yield f"--train-samples {samples} is less than one global batch of {batch}. Try --train-samples {batch}."
 
 
 def _units(job: Job) -> Iterator[str]:

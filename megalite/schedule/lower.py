@@ -1,14 +1,16 @@
 """From a schedule to what ranks execute."""
 
 from megalite.schedule.action import Action, Op, Program
-from megalite.schedule.check import simulate
+from megalite.schedule.check import check_complete, simulate
 
 
-def lower(schedule: list[Program]) -> list[Program]:
+def lower(schedule: list[Program], *, num_micro_batches: int, training: bool = True) -> list[Program]:
     """Each rank's program with a GRAD_SYNC after the last backward of each of its stages.
 
-    The schedule is run on paper first: ValueError where it could never finish.
+    The schedule is proven first: ValueError where it leaves anything out, or could never finish.
     """
+    num_stages = 1 + max(action.stage for program in schedule for action in program)
+    check_complete(schedule, num_stages=num_stages, num_micro_batches=num_micro_batches, training=training)
     simulate(schedule)
     return [_with_grad_sync(program) for program in schedule]
 

@@ -19,30 +19,28 @@ class _VocabParallelCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, target: Tensor, shard: VocabShard, tp: Group) -> Tensor:
-        x = logits.to(main_dtype(logits.dtype), copy=True)
-        # Rows that exist only as padding take no part; a finite floor keeps a rank that is all padding free of NaN.
-        x[..., shard.stop - shard.start :] = torch.finfo(x.dtype).min
+        wide, real = main_dtype(logits.dtype), shard.stop - shard.start
         mine = (target >= shard.start) & (target < shard.stop)
         column = (target - shard.start).where(mine, 0).unsqueeze(-1)
+        # Columns that exist only as padding take no part; a finite floor keeps a rank that is all padding free of NaN.
+        floor = torch.finfo(wide).min
+        high = logits[..., :real].amax(-1).to(wide) if real else torch.full_like(target, floor, dtype=wide)
+        exp = (logits.to(wide) - high.unsqueeze(-1)).exp_()
+        exp[..., real:] = 0
 
-        high = x.amax(-1)
-        target_logit = x.gather(-1, column).squeeze(-1).where(mine, 0)
-        exp = x.sub_(high.unsqueeze(-1)).exp_()
+        target_logit = logits.gather(-1, column).squeeze(-1).to(wide).where(mine, 0)
         parts = all_gather(torch.stack([high, exp.sum(-1), target_logit]).unsqueeze(0), tp)  # [tp, 3, s, b]
-        global_high = parts[:, 0].amax(0)
-        total = (parts[:, 1] * (parts[:, 0] - global_high).exp()).sum(0)
-
-        softmax = exp.mul_(((high - global_high).exp() / total).unsqueeze(-1))
-        ctx.save_for_backward(softmax, column, mine)
+        highest = parts[:, 0].amax(0)
+        total = (parts[:, 1] * (parts[:, 0] - highest).exp()).sum(0)
+        ctx.save_for_backward(exp, (high - highest).exp() / total, column, mine)
         ctx.logits_dtype = logits.dtype
-        return total.log() + global_high - parts[:, 2].sum(0)
+        return total.log() + highest - parts[:, 2].sum(0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        softmax, column, mine = ctx.saved_tensors
-        scale = grads[0].unsqueeze(-1)
-        dlogits = softmax * scale
-        dlogits.scatter_add_(-1, column, -(scale * mine.unsqueeze(-1)))
+        exp, share, column, mine = ctx.saved_tensors
+        dlogits = exp.mul_((grads[0] * share).unsqueeze(-1))  # in place: exp has no other reader
+        dlogits.scatter_add_(-1, column, -(grads[0] * mine).unsqueeze(-1))
         return dlogits.to(ctx.logits_dtype), None, None, None
 
 

@@ -1,12 +1,37 @@
 """The vocabulary-parallel ends of the model: rows of the word embedding and of the head are split over tp."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from megalite.gradient import main_grad_of
 from megalite.shard import Init, ShardSpec
-from megalite.tensor_parallel.layout import TensorParallel, reduce
+from megalite.tensor_parallel.layout import TensorParallel, sum_over_tp
 from megalite.tensor_parallel.linear import column_linear
+
+
+class _Lookup(torch.autograd.Function):
+    """forward    rows of the table
+    backward   each row's gradient is added to its row of the main grad: nothing of the table's size is made
+    """
+
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, table: Tensor) -> Tensor:
+        ctx.save_for_backward(ids, table)
+        return F.embedding(ids, table)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None]:
+        ids, table = ctx.saved_tensors
+        main_grad_of(table).add_rows(ids.reshape(-1), grads[0].reshape(-1, table.shape[1]))
+        return None, None
+
+
+def lookup(ids: Tensor, table: Tensor) -> Tensor:
+    """ids [...], table [n, h] -> [..., h]; the table's gradient goes to its main grad."""
+    return _Lookup.apply(ids, table)
 
 
 class VocabShard:
@@ -47,10 +72,10 @@ class VocabParallelEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         if self.layout.tp.size == 1:
-            return F.embedding(tokens, self.weight)
+            return lookup(tokens, self.weight)
         elsewhere = (tokens < self.shard.start) | (tokens >= self.shard.stop)
         local = (tokens - self.shard.start).masked_fill(elsewhere, 0)
-        return reduce(F.embedding(local, self.weight).masked_fill(elsewhere.unsqueeze(-1), 0), self.layout)
+        return sum_over_tp(lookup(local, self.weight).masked_fill(elsewhere.unsqueeze(-1), 0), self.layout)
 
 
 class VocabParallelHead(nn.Module):

@@ -61,17 +61,20 @@ class SequenceParallel(TensorParallel):
         return slice(self.tp.rank * part, (self.tp.rank + 1) * part)
 
 
-class _Reduce(torch.autograd.Function):
+class _SumOverTp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, layout: TensorParallel) -> Tensor:
         ctx.layout = layout
-        return layout.reduce(x.clone() if layout.tp.size > 1 else x.view_as(x)).wait()
+        total = layout.reduce(x).wait()
+        if total is x:
+            ctx.mark_dirty(x)
+        return total
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return ctx.layout.gather(grads[0]).wait(), None
 
 
-def reduce(x: Tensor, layout: TensorParallel) -> Tensor:
-    """Leave a tensor-parallel region: sum the partial x of the tp ranks. Backward: the layout's gather."""
-    return _Reduce.apply(x, layout)
+def sum_over_tp(x: Tensor, layout: TensorParallel) -> Tensor:
+    """`layout.reduce` for autograd: leave a tensor-parallel region with partial sums x, which may be overwritten."""
+    return _SumOverTp.apply(x, layout)

@@ -20,7 +20,7 @@ from megalite.model.gpt import GPT
 from megalite.model.init import init_weights
 from megalite.model.layer import Layer
 from megalite.model.mlp import MLP
-from megalite.model.norm import LayerNorm, RMSNorm
+from megalite.model.norm import LayerNorm, Norm, RMSNorm
 from megalite.ops.activation import gelu, swiglu
 from megalite.ops.rotary import rotary_table
 from megalite.optimizer import rules
@@ -29,7 +29,7 @@ from megalite.optimizer.optimizer import Optimizer
 from megalite.optimizer.param_groups import decays
 from megalite.schedule.action import Program
 from megalite.schedule.lower import lower
-from megalite.schedule.schedules import one_f_one_b
+from megalite.schedule.schedules import forward_only, one_f_one_b
 from megalite.shard import Init, parameters_with_specs
 from megalite.tensor_parallel.embedding import VocabParallelEmbedding, VocabParallelHead, VocabShard
 from megalite.tensor_parallel.layout import SequenceParallel, TensorParallel
@@ -39,8 +39,8 @@ NORMS = {"LayerNorm": LayerNorm, "RMSNorm": RMSNorm}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """What a training step works on."""
+class Engine:
+    """What a training step works on: this rank's part of the model, and what is done to it."""
 
     mesh: ParallelMesh
     seed: int
@@ -48,12 +48,15 @@ class Run:
     buffer: GradBuffer
     optimizer: Optimizer
     program: Program
+    evaluation: Program
+    """Of one global batch, forward only."""
     learning_rate: LearningRate
     weight_decay: WeightDecay
     clip_grad: float
+    global_batch_size: int
 
 
-def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMesh, dtype: torch.dtype) -> Run:
+def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMesh, dtype: torch.dtype) -> Engine:
     """Make this rank's part of the model, initialised, with its buffer, optimizer and program."""
     model = build_model(
         config.model,
@@ -73,14 +76,15 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
     )
     o = config.optimizer
     table = {"adam": rules.adam(o.adam_beta1, o.adam_beta2, o.adam_eps), "sgd": rules.sgd(o.sgd_momentum)}
-    schedule = one_f_one_b(mesh.pp.size, derived.num_micro_batches)
-    return Run(
+    ranks, count = mesh.pp.size, derived.num_micro_batches
+    return Engine(
         mesh=mesh,
         seed=config.train.seed,
         model=model,
         buffer=buffer,
         optimizer=Optimizer(buffer, table[o.optimizer]),
-        program=lower(schedule)[mesh.pp.rank],
+        program=lower(one_f_one_b(ranks, count), num_micro_batches=count)[mesh.pp.rank],
+        evaluation=lower(forward_only(ranks, count), num_micro_batches=count, training=False)[mesh.pp.rank],
         learning_rate=LearningRate(
             max_lr=o.lr,
             min_lr=o.min_lr,
@@ -98,27 +102,30 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
             style=o.weight_decay_incr_style,
         ),
         clip_grad=o.clip_grad,
+        global_batch_size=derived.global_batch_size,
     )
 
 
-def check_replicas(run: Run) -> None:
+def check_replicas(engine: Engine) -> None:
     """Assert that ranks which must hold the same weights do: two sums say so, and cost one collective each."""
 
-    def digest(x: Tensor) -> Tensor:
-        wide = x.double()
-        return torch.stack([wide.sum(), wide.square().sum()])
+    def digest(parts: list[Tensor]) -> Tensor:
+        total = torch.zeros(2, dtype=torch.float64, device=engine.mesh.device)
+        for chunk in (chunk.double() for part in parts for chunk in part.split(1 << 20)):
+            total += torch.stack([chunk.sum(), chunk.square().sum()])
+        return total
 
-    mesh, params = run.mesh, run.buffer.params
-    assert all_equal(digest(params), mesh.dp), "data parallel ranks start from different weights"
-    replicas = [params[segment.range] for segment in run.buffer.segments if segment.treatment.replicated]
-    assert all_equal(digest(torch.cat(replicas)), mesh.tp), "tensor parallel ranks start from different replicas"
+    mesh, params = engine.mesh, engine.buffer.params
+    assert all_equal(digest([params]), mesh.dp), "data parallel ranks start from different weights"
+    replicas = [params[segment.range] for segment in engine.buffer.segments if segment.kind.replicated]
+    assert all_equal(digest(replicas), mesh.tp), "tensor parallel ranks start from different replicas"
 
 
 def build_model(m: Model, *, vocab_size: int, sequence_parallel: bool, mesh: ParallelMesh, dtype: torch.dtype) -> GPT:
     """The layers of this rank, their weights not yet set."""
     layout = (SequenceParallel if sequence_parallel else TensorParallel)(mesh.tp)
     size = model_size(m, vocab_size=vocab_size)
-    place = _Place(layout=layout, dtype=dtype, device=mesh.device)
+    place = _Common(layout=layout, dtype=dtype, device=mesh.device)
     parts = _Parts(m, size, place)
     padded = padded_vocab_size(
         vocab_size, divisible_by=m.make_vocab_size_divisible_by, tensor_parallel_size=mesh.tp.size
@@ -128,7 +135,9 @@ def build_model(m: Model, *, vocab_size: int, sequence_parallel: bool, mesh: Par
     word = VocabParallelEmbedding(shard, m.hidden_size, init=init, **place)
     positions = size.max_position_embeddings
     learned = LearnedPositions(positions, m.hidden_size, init=init, **place) if size.learned_positions else None
-    angles = rotary_table(positions, size.kv_channels, m.rotary_base, dtype=dtype, device=mesh.device)
+    rotary = None
+    if m.position_embedding_type == "rope":
+        rotary = rotary_table(positions, size.kv_channels, m.rotary_base, dtype=dtype, device=mesh.device)
     return GPT(
         embedding=Embedding(
             word=word,
@@ -140,11 +149,11 @@ def build_model(m: Model, *, vocab_size: int, sequence_parallel: bool, mesh: Par
         head=VocabParallelHead(
             shard, m.hidden_size, tied=word.weight if size.tied_embeddings else None, init=init, **place
         ),
-        rotary=None if size.learned_positions else angles,
+        rotary=rotary,
     )
 
 
-class _Place(TypedDict):
+class _Common(TypedDict):
     layout: TensorParallel
     dtype: torch.dtype
     device: torch.device
@@ -153,7 +162,7 @@ class _Place(TypedDict):
 class _Parts:
     """Makes the parts of a layer as the settings ask."""
 
-    def __init__(self, m: Model, size: ModelSize, place: _Place) -> None:
+    def __init__(self, m: Model, size: ModelSize, place: _Common) -> None:
         self.m, self.size, self.place, self.layout = m, size, place, place["layout"]
 
     def layer(self, number: int) -> Layer:
@@ -167,7 +176,7 @@ class _Parts:
             mlp_dropout=HiddenDropout(dropout, site="mlp", layer=number, layout=self.layout),
         )
 
-    def norm(self) -> RMSNorm:
+    def norm(self) -> Norm:
         return NORMS[self.m.normalization](self.m.hidden_size, eps=self.m.norm_epsilon, **self.place)
 
     def attention(self, number: int) -> Attention:
@@ -196,20 +205,20 @@ class _Parts:
         m, width = self.m, self.size.ffn_hidden_size
         fc1 = ColumnParallelLinear(
             m.hidden_size,
-            (2 if m.swiglu else 1, width),
+            (2 if self.size.gated_mlp else 1, width),
             split_dim=1,
-            bias=m.add_bias_linear,
+            bias=self.size.linear_bias,
             init=Init(std=m.init_method_std),
             **self.place,
         )
-        return MLP(fc1=fc1, activation=swiglu if m.swiglu else gelu, fc2=self.to_residual(width))
+        return MLP(fc1=fc1, activation=swiglu if self.size.gated_mlp else gelu, fc2=self.to_residual(width))
 
     def to_residual(self, width: int) -> RowParallelLinear:
         """A linear that writes to the residual stream: its std shrinks with depth, for two per layer add up there."""
         return RowParallelLinear(
             width,
             self.m.hidden_size,
-            bias=self.m.add_bias_linear,
+            bias=self.size.linear_bias,
             init=Init(std=self.m.init_method_std / math.sqrt(2 * self.m.num_layers)),
             **self.place,
         )

@@ -1,7 +1,7 @@
 """The loop: step, log, evaluate, save, until the run is complete or told to stop."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +12,9 @@ from megalite.data.blend import Datasets
 from megalite.device import peak_memory, synchronize
 from megalite.observe.memory import peak_resident_bytes
 from megalite.observe.record import EvaluationRecord, Sink, TrainRecord
-from megalite.train.build import Run
-from megalite.train.evaluate import evaluate
+from megalite.train.build import Engine
 from megalite.train.resume import Progress
-from megalite.train.step import StepResult, train_step
+from megalite.train.step import StepResult, evaluate, train_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +23,7 @@ class Session:
 
     config: Config
     derived: Derived
-    run: Run
+    engine: Engine
     datasets: Datasets
     logger: Sink
     save: Callable[[Progress], Path]
@@ -32,27 +31,28 @@ class Session:
 
 
 def train(session: Session, progress: Progress) -> None:
-    """Train from `progress` to the end of the run, or to --exit-interval; then evaluate and save what is not saved."""
-    derived, settings = session.derived, session.config
-    meter = Meter(session)
-    while progress.iteration < derived.train_iters:
+    """Train from `progress` to the end of the run, or to --exit-interval; then evaluate and save."""
+    settings, batch_size = session.config, session.derived.global_batch_size
+    remaining = (session.derived.train_samples - progress.consumed_samples) // batch_size
+    if remaining <= 0:
+        session.logger.note(f"The run is complete after iteration {progress.iteration}: nothing is left to train.")
+    last, meter = progress.iteration + max(remaining, 0), Meter(session)
+    while progress.iteration < last:
         batch = _micro_batches(session, session.datasets.train, progress.consumed_samples)
-        result = train_step(session.run, batch, step=progress.iteration + 1, consumed_samples=progress.consumed_samples)
+        consumed = progress.consumed_samples
+        result = train_step(session.engine, batch, step=progress.iteration + 1, consumed_samples=consumed)
         progress.iteration += 1
-        progress.consumed_samples += derived.global_batch_size
-        meter.step(result, progress)
-        if progress.iteration == derived.train_iters:
-            break
+        progress.consumed_samples += batch_size
+        meter.step(result, progress, last)
         exiting = _falls_on(settings.train.exit_interval, progress)
-        if _falls_on(settings.train.eval_interval, progress):
+        ending = progress.iteration == last
+        if not ending and _falls_on(settings.train.eval_interval, progress):
             meter.pause(lambda: _evaluate(session, progress, "validation"))
-        if settings.checkpoint.save and (exiting or _falls_on(settings.checkpoint.save_interval, progress)):
+        if settings.checkpoint.save and (ending or exiting or _falls_on(settings.checkpoint.save_interval, progress)):
             meter.pause(lambda: _save(session, progress))
-        if exiting:
+        if exiting and not ending:
             session.logger.note(f"--exit-interval {settings.train.exit_interval}: stopped.")
             return
-    if settings.checkpoint.save:
-        _save(session, progress)
     _evaluate(session, progress, "validation")
     _evaluate(session, progress, "test")
 
@@ -64,12 +64,11 @@ class Meter:
         self.session = session
         self._restart()
 
-    def step(self, result: StepResult, progress: Progress) -> None:
+    def step(self, result: StepResult, progress: Progress, last: int) -> None:
         """Take note of one iteration, and report if it is its turn."""
         self.losses.append(result.loss)
-        train_iters = self.session.derived.train_iters
-        if _falls_on(self.session.config.log.log_interval, progress) or progress.iteration == train_iters:
-            self.session.logger.train(self._record(result, progress))
+        if _falls_on(self.session.config.log.log_interval, progress) or progress.iteration == last:
+            self.session.logger.train(self._record(result, progress, last))
             self._restart()
 
     def pause(self, other: Callable[[], None]) -> None:
@@ -82,21 +81,21 @@ class Meter:
         self.losses: list[float] = []
         self.started = time.perf_counter()
 
-    def _record(self, result: StepResult, progress: Progress) -> TrainRecord:
-        session, device = self.session, self.session.run.mesh.device
+    def _record(self, result: StepResult, progress: Progress, last: int) -> TrainRecord:
+        session, device = self.session, self.session.engine.mesh.device
         synchronize(device)
         seconds = (time.perf_counter() - self.started) / len(self.losses)
         samples = session.derived.global_batch_size
         return TrainRecord(
             iteration=progress.iteration,
-            train_iters=session.derived.train_iters,
+            train_iters=last,
             consumed_samples=progress.consumed_samples,
             lm_loss=sum(self.losses) / len(self.losses),
             grad_norm=result.grad_norm,
             learning_rate=result.learning_rate,
             tokens_per_second=samples * session.config.model.seq_length / seconds,
             iteration_time=seconds,
-            tflops_per_rank=samples * session.flops_per_sample / seconds / session.run.mesh.world.size / 1e12,
+            tflops_per_rank=samples * session.flops_per_sample / seconds / session.engine.mesh.world.size / 1e12,
             memory_bytes=peak_memory(device) or peak_resident_bytes(),
             skipped=0,
         )
@@ -109,7 +108,7 @@ def _falls_on(interval: int | None, progress: Progress) -> bool:
 def _micro_batches(session: Session, dataset: Dataset | None, first: int) -> list[MicroBatch]:
     """This rank's part of the global batch that starts at sample `first`."""
     assert dataset is not None
-    dp = session.run.mesh.dp
+    dp = session.engine.mesh.dp
     return micro_batches(
         dataset,
         first,
@@ -117,7 +116,7 @@ def _micro_batches(session: Session, dataset: Dataset | None, first: int) -> lis
         num_micro_batches=session.derived.num_micro_batches,
         dp_rank=dp.rank,
         dp_size=dp.size,
-        device=session.run.mesh.device,
+        device=session.engine.mesh.device,
     )
 
 
@@ -128,11 +127,11 @@ def _evaluate(session: Session, progress: Progress, split: str) -> None:
     if dataset is None or iterations == 0:
         return
 
-    def batches() -> Iterator[MicroBatch]:
-        for number in range(iterations):
-            yield from _micro_batches(session, dataset, number * session.derived.global_batch_size)
-
-    loss, tokens = evaluate(session.run, batches())
+    loss, tokens = 0.0, 0
+    for number in range(iterations):
+        batch = _micro_batches(session, dataset, number * session.derived.global_batch_size)
+        batch_loss, batch_tokens = evaluate(session.engine, batch)
+        loss, tokens = loss + batch_loss, tokens + batch_tokens
     session.logger.evaluation(
         EvaluationRecord(iteration=progress.iteration, split=split, loss=loss / max(tokens, 1), tokens=tokens)
     )

@@ -22,7 +22,7 @@ from megalite.observe.record import Logger, Sink
 from megalite.observe.tensorboard import TensorBoard
 from megalite.train.build import build, check_replicas
 from megalite.train.loop import Session, train
-from megalite.train.resume import load_checkpoint, model_facts, save_checkpoint
+from megalite.train.resume import load_checkpoint, save_checkpoint
 
 
 def run(config: Config, launch: Launch) -> None:
@@ -48,11 +48,10 @@ def run(config: Config, launch: Launch) -> None:
 
 
 def _train(config: Config, derived: Derived, tokenizer: Tokenizer, mesh: ParallelMesh, logger: Sink) -> None:
-    facts = model_facts(config.model, tokenizer.vocab_size)
     dtype = torch.bfloat16 if config.train.bf16 else torch.float32
-    made = build(config, derived, vocab_size=tokenizer.vocab_size, mesh=mesh, dtype=dtype)
-    progress, loaded = load_checkpoint(made, config.checkpoint, facts)
-    check_replicas(made)
+    engine = build(config, derived, vocab_size=tokenizer.vocab_size, mesh=mesh, dtype=dtype)
+    progress, loaded = load_checkpoint(engine, config, tokenizer.vocab_size)
+    check_replicas(engine)
     datasets = _datasets(config, derived, tokenizer)
     for note in [*datasets.notes, loaded]:
         if note:
@@ -60,10 +59,10 @@ def _train(config: Config, derived: Derived, tokenizer: Tokenizer, mesh: Paralle
     session = Session(
         config=config,
         derived=derived,
-        run=made,
+        engine=engine,
         datasets=datasets,
         logger=logger,
-        save=lambda progress: save_checkpoint(made, progress, config, facts, tokenizer),
+        save=lambda progress: save_checkpoint(engine, progress, config, tokenizer),
         flops_per_sample=model_flops(model_size(config.model, vocab_size=tokenizer.vocab_size), samples=1),
     )
     train(session, progress)

@@ -12,7 +12,7 @@ from megalite.data.sampler import micro_batch_samples
 from megalite.grid import Grid
 from megalite.mesh import ParallelMesh
 from megalite.shard import Shard
-from megalite.train.build import Run, build
+from megalite.train.build import Engine, build
 from megalite.train.step import forward_backward, train_step
 
 VOCAB, SEQUENCE, GLOBAL_BATCH = 61, 16, 8
@@ -73,17 +73,17 @@ def config(
     )
 
 
-def make(mesh: ParallelMesh, settings: Config, dtype: torch.dtype) -> Run:
+def make(mesh: ParallelMesh, settings: Config, dtype: torch.dtype) -> Engine:
     """A run in which biases and norms are random too, alike in every layout."""
-    run = build(settings, derive(settings, mesh.world.size), vocab_size=VOCAB, mesh=mesh, dtype=dtype)
-    for slot in run.buffer.slots:
+    engine = build(settings, derive(settings, mesh.world.size), vocab_size=VOCAB, mesh=mesh, dtype=dtype)
+    for slot in engine.buffer.slots:
         if slot.spec.init.std == 0:
             noise = torch.Generator().manual_seed(len(slot.name))
             full = torch.randn(slot.spec.global_shape, generator=noise, dtype=torch.float64) * 0.2
             full += slot.spec.init.constant
             slot.spec.view(slot.parameter.data).copy_(full[tuple(slice(*bounds) for bounds in slot.spec.box)])
-    run.optimizer.reload_main()
-    return run
+    engine.optimizer.reload_main()
+    return engine
 
 
 def batch(mesh: ParallelMesh, settings: Config, step: int) -> list[MicroBatch]:
@@ -113,17 +113,17 @@ def batch(mesh: ParallelMesh, settings: Config, step: int) -> list[MicroBatch]:
 
 def gradients(mesh: ParallelMesh, settings: Config, dtype: torch.dtype) -> tuple[float, list[Shard]]:
     """The loss of one step, and this rank's shards of the gradient."""
-    run = make(mesh, settings, dtype)
-    loss = forward_backward(run, batch(mesh, settings, 0), step=1)
-    return loss, [slot.shard(slot.name, run.buffer.grads.clone()) for slot in run.buffer.slots]
+    engine = make(mesh, settings, dtype)
+    loss = forward_backward(engine, batch(mesh, settings, 0), step=1)
+    return loss, [slot.shard(slot.name, engine.buffer.grads.clone()) for slot in engine.buffer.slots]
 
 
 def curve(mesh: ParallelMesh, settings: Config, dtype: torch.dtype, steps: int) -> list[tuple[float, float]]:
     """(loss, gradient norm) of some training steps."""
-    run, results = make(mesh, settings, dtype), []
+    engine, results = make(mesh, settings, dtype), []
     for step in range(1, steps + 1):
         consumed = (step - 1) * GLOBAL_BATCH
-        result = train_step(run, batch(mesh, settings, step), step=step, consumed_samples=consumed)
+        result = train_step(engine, batch(mesh, settings, step), step=step, consumed_samples=consumed)
         results.append((result.loss, result.grad_norm))
     return results
 

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from megalite.checkpoint.format import find, read_index
+from megalite.checkpoint.load import read_tensor
 from megalite.config.schema import Checkpoint, Config
 from megalite.data.tokenizer import NullTokenizer
 from megalite.mesh import ParallelMesh
-from megalite.train.resume import Progress, load_checkpoint, model_facts, save_checkpoint
+from megalite.train.resume import Progress, load_checkpoint, save_checkpoint
 from megalite.train.step import train_step
 from tests.parallel import harness
 from tests.parallel.harness import GLOBAL_BATCH, VOCAB
@@ -29,17 +31,18 @@ STEPS = 3
 
 def steps(mesh: ParallelMesh, settings: Config, dtype: torch.dtype) -> list[float]:
     """Go on from --load, or start; the losses of STEPS more steps; save them if --save is given."""
-    run = harness.make(mesh, settings, dtype)
-    facts = model_facts(settings.model, VOCAB)
-    progress, _ = load_checkpoint(run, settings.checkpoint, facts)
+    engine = harness.make(mesh, settings, dtype)
+    progress, _ = load_checkpoint(engine, settings, VOCAB)
     losses = []
     for _ in range(STEPS):
         consumed = progress.consumed_samples
         step = progress.iteration + 1
-        losses.append(train_step(run, harness.batch(mesh, settings, step), step=step, consumed_samples=consumed).loss)
+        losses.append(
+            train_step(engine, harness.batch(mesh, settings, step), step=step, consumed_samples=consumed).loss
+        )
         progress = Progress(iteration=step, consumed_samples=consumed + GLOBAL_BATCH)
     if settings.checkpoint.save:
-        save_checkpoint(run, progress, settings, facts, NullTokenizer(VOCAB))
+        save_checkpoint(engine, progress, settings, NullTokenizer(VOCAB))
     return losses
 
 
@@ -92,17 +95,54 @@ def test_another_model_is_refused(pool: Pool, tmp_path: Path) -> None:
     losses(pool, "one", settings("llama", "one", save=tmp_path), torch.float32)
     config = settings("llama", "one", load=tmp_path)
     other = replace(config, model=replace(config.model, rotary_base=500000, norm_epsilon=1e-6))
-    with pytest.raises(ValueError, match=r"(?s)rotary_base: 500000 here, 10000 there.*norm_epsilon"):
+    with pytest.raises(ValueError, match=r"(?s)norm_epsilon: 1e-06 here.*rotary_base: 500000 here, 10000 there"):
         losses(pool, "one", other, torch.float32)
 
 
 def test_finetune_takes_the_weights_alone(pool: Pool, tmp_path: Path) -> None:
     losses(pool, "one", settings("gpt2", "one", save=tmp_path), torch.float32)
     [mesh] = pool.run(harness.grid({}), lambda mesh: mesh)
-    run = harness.make(mesh, settings("gpt2", "one"), torch.float32)
-    tuned = replace(settings("gpt2", "one", load=tmp_path).checkpoint, finetune=True)
-    before = run.buffer.params.clone()
-    progress, _ = load_checkpoint(run, tuned, model_facts(settings("gpt2", "one").model, VOCAB))
+    engine = harness.make(mesh, settings("gpt2", "one"), torch.float32)
+    resumed = settings("gpt2", "one", load=tmp_path)
+    tuned = replace(resumed, checkpoint=replace(resumed.checkpoint, finetune=True))
+    before = engine.buffer.params.clone()
+    progress, _ = load_checkpoint(engine, tuned, VOCAB)
     assert progress == Progress()
-    assert run.optimizer.steps == 0
-    assert not torch.equal(before, run.buffer.params)
+    assert engine.optimizer.steps == 0
+    assert not torch.equal(before, engine.buffer.params)
+
+
+@pytest.mark.parametrize(("there", "here"), [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)])
+def test_another_precision_takes_the_most_exact_weights(
+    pool: Pool, tmp_path: Path, there: torch.dtype, here: torch.dtype
+) -> None:
+    losses(pool, "one", settings("gpt2", "one", save=tmp_path), there)
+    [mesh] = pool.run(harness.grid({}), lambda mesh: mesh)
+    engine = harness.make(mesh, settings("gpt2", "one"), here)
+    load_checkpoint(engine, settings("gpt2", "one", load=tmp_path), VOCAB)
+    saved = {
+        name.removeprefix("optimizer.main."): read_tensor(find(tmp_path), name)
+        for name in sorted(read_index(find(tmp_path)).tensors)  # main params after the params that they replace
+        if not name.startswith("optimizer.exp_avg")
+    }
+    for slot in engine.buffer.slots:
+        assert torch.equal(slot.shard(slot.name, engine.optimizer.main).tensor, saved[slot.name])
+
+
+def test_another_global_batch_is_refused_where_iterations_count(pool: Pool, tmp_path: Path) -> None:
+    losses(pool, "one", settings("gpt2", "one", save=tmp_path), torch.float32)
+    config = settings("gpt2", "one", load=tmp_path)
+    other = replace(config, train=replace(config.train, global_batch_size=4))
+    with pytest.raises(ValueError, match="Give --global-batch-size 8"):
+        losses(pool, "one", other, torch.float32)
+
+
+def test_ranks_that_see_different_checkpoints_say_so(pool: Pool, tmp_path: Path) -> None:
+    losses(pool, "one", settings("gpt2", "one", save=tmp_path / "0"), torch.float32)
+    with pytest.raises(AssertionError, match=r"rank 0 sees iter_0000003; rank 1 sees no checkpoint"):
+        pool.run(harness.grid({"dp": 2}), load_from_own_folder, tmp_path)
+
+
+def load_from_own_folder(mesh: ParallelMesh, root: Path) -> None:
+    config = settings("gpt2", "dp2", load=root / str(mesh.rank))
+    load_checkpoint(harness.make(mesh, config, torch.float32), config, VOCAB)

@@ -26,13 +26,13 @@ Sent = dict[str, tuple[int, int]]
 
 def sent(mesh: ParallelMesh, settings: Config) -> tuple[Sent, Sent, int, int]:
     """What one step sends over tp and dp: collective -> (calls, bytes); the buckets and parameters of a rank."""
-    run = harness.make(mesh, settings, torch.float32)
-    forward_backward(run, harness.batch(mesh, settings, 0), step=1)
+    engine = harness.make(mesh, settings, torch.float32)
+    forward_backward(engine, harness.batch(mesh, settings, 0), step=1)
     tp, dp = (
         {name: (group.traffic.calls[name], group.traffic.bytes[name]) for name in group.traffic.calls}
         for group in (mesh.tp, mesh.dp)
     )
-    return tp, dp, len(run.buffer.buckets), len(run.buffer.params)
+    return tp, dp, len(engine.buffer.buckets), len(engine.buffer.params)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -23,7 +23,7 @@ def program(words: str) -> list[Action]:
 
 def test_one_rank_is_gradient_accumulation():
     assert text(one_f_one_b(1, 3)[0]) == "F0.0 B0.0 F0.1 B0.1 F0.2 B0.2"
-    assert text(lower(one_f_one_b(1, 2))[0]) == "F0.0 B0.0 F0.1 B0.1 GRAD_SYNC0"
+    assert text(lower(one_f_one_b(1, 2), num_micro_batches=2)[0]) == "F0.0 B0.0 F0.1 B0.1 GRAD_SYNC0"
 
 
 def test_a_backward_takes_twice_its_forward():
@@ -76,14 +76,14 @@ def test_split_backward_is_counted_apart():
     check_complete([split], num_stages=1, num_micro_batches=2)
     assert peak_in_flight(split) == (2, 2)
     assert simulate([split]).length == 6
-    assert text(lower([split])[0]) == "F0.0 F0.1 I0.0 I0.1 W0.0 W0.1 GRAD_SYNC0"
+    assert text(lower([split], num_micro_batches=2)[0]) == "F0.0 F0.1 I0.0 I0.1 W0.0 W0.1 GRAD_SYNC0"
 
 
 def test_stuck_schedule_names_each_rank_and_what_it_waits_for():
     with pytest.raises(
         ValueError, match=r"stuck: rank 0 waits with B0.0 for B1.0 or I1.0; rank 1 waits with B1.0 for F1.0"
     ):
-        lower([program("F0.0 B0.0"), program("B1.0 F1.0")])
+        lower([program("F0.0 B0.0"), program("B1.0 F1.0")], num_micro_batches=1)
 
 
 @pytest.mark.parametrize(
@@ -105,5 +105,10 @@ def test_incomplete_schedule(words, message):
 
 def test_grad_sync_follows_the_last_backward_of_each_stage():
     two_stages = program("F0.0 F1.0 B1.0 B0.0")
-    assert text(lower([two_stages])[0]) == "F0.0 F1.0 B1.0 GRAD_SYNC1 B0.0 GRAD_SYNC0"
-    assert text(lower(forward_only(1, 2))[0]) == "F0.0 F0.1"
+    assert text(lower([two_stages], num_micro_batches=1)[0]) == "F0.0 F1.0 B1.0 GRAD_SYNC1 B0.0 GRAD_SYNC0"
+    assert text(lower(forward_only(1, 2), num_micro_batches=2, training=False)[0]) == "F0.0 F0.1"
+
+
+def test_lowering_refuses_a_schedule_that_leaves_a_micro_batch_out():
+    with pytest.raises(ValueError, match=r"leaves out: .*F0\.2"):
+        lower(one_f_one_b(1, 2), num_micro_batches=3)

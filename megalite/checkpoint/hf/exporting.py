@@ -18,7 +18,7 @@ from megalite.checkpoint.hf.folder import WEIGHTS, WEIGHTS_INDEX
 from megalite.checkpoint.hf.rows import Row
 from megalite.checkpoint.hf.tokenizer import EXPORTED_FILES, ExportedTokenizer, export_tokenizer
 from megalite.checkpoint.load import read_tensor
-from megalite.checkpoint.tensor_file import Slot, write_tensors
+from megalite.checkpoint.tensor_file import Entry, write_tensors
 
 _ROLES = ("bos_token_id", "eos_token_id", "pad_token_id")
 
@@ -41,7 +41,7 @@ class _File:
 
     name: str
     rows: tuple[Row, ...]
-    slots: tuple[Slot, ...]
+    slots: tuple[Entry, ...]
 
 
 def export_folder(
@@ -115,11 +115,13 @@ def _check_target(target: Path) -> None:
 def _share_out(index: Index, rows: Sequence[Row], dtype: torch.dtype | None, max_bytes: int) -> list[_File]:
     """The rows in files of at most `max_bytes`, a row that is larger alone in one; their tensors stay together."""
 
-    def slots(row: Row) -> list[Slot]:
+    def slots(row: Row) -> list[Entry]:
         kind = dtype or DTYPES[index.tensors[row.ours].dtype]
-        return [Slot(key=key, dtype=kind, shape=shape) for key, shape in zip(row.theirs, row.their_shapes, strict=True)]
+        return [
+            Entry(key=key, dtype=kind, shape=shape) for key, shape in zip(row.theirs, row.their_shapes, strict=True)
+        ]
 
-    shares: list[list[tuple[Row, list[Slot]]]] = []
+    shares: list[list[tuple[Row, list[Entry]]]] = []
     filled = max_bytes
     # Wide dtypes first, so that all tensors of a file are aligned.
     for row, of_row in sorted(((row, slots(row)) for row in rows), key=lambda entry: -entry[1][0].dtype.itemsize):

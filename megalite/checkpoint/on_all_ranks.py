@@ -9,7 +9,7 @@ from megalite.mesh import Group
 T = TypeVar("T")
 
 
-def together(action: Callable[[], T], world: Group, failed: Callable[[str], Exception]) -> list[T]:
+def on_all_ranks(action: Callable[[], T], world: Group, failed: Callable[[str], Exception]) -> list[T]:
     """What `action` returned on each rank, in their order.
 
     Where it raised on any rank, every rank raises `failed(text)`; the text has each rank's error, alike ones once.

@@ -1,0 +1,45 @@
+"""Main grads: the first write of a step overwrites, the rest add, all in main precision."""
+
+import pytest
+import torch
+from torch import nn
+
+from megalite.gradient import MainGrad, attach
+from megalite.tensor_parallel.embedding import lookup
+
+
+def main_grad(shape: tuple[int, ...]) -> MainGrad:
+    return MainGrad(torch.full(shape, torch.nan), lambda: None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_each_way_in_overwrites_first_and_adds_then(dtype: torch.dtype) -> None:
+    a, b = torch.randn(3, 5).to(dtype), torch.randn(5, 4).to(dtype)
+    ids, rows = torch.tensor([2, 0, 2]), torch.randn(3, 4).to(dtype)
+    product, summed = (a @ b).to(torch.float32), torch.zeros(3, 4).index_add_(0, ids, rows.float())
+    for first in ("product", "rows", "add"):
+        grad = main_grad((3, 4))
+        for way in (first, "product", "rows", "add"):
+            if way == "product":
+                grad.add_product(a, b)
+            elif way == "rows":
+                grad.add_rows(ids, rows)
+            else:
+                grad.add(product)
+        extra = summed if first == "rows" else product
+        assert torch.allclose(grad.view, 2 * product + summed + extra, atol=1e-5)
+
+
+def test_a_parameter_without_a_write_has_gradient_zero() -> None:
+    grad = main_grad((2, 2))
+    grad.close()
+    assert torch.equal(grad.view, torch.zeros(2, 2))
+
+
+def test_a_frequent_token_in_bf16_loses_nothing() -> None:
+    """bfloat16 cannot count beyond 256; a table's gradient must."""
+    table = nn.Parameter(torch.zeros(2, 1, dtype=torch.bfloat16))
+    grad = main_grad((2, 1))
+    attach(table, grad)
+    lookup(torch.zeros(4096, dtype=torch.int64), table).sum().backward()
+    assert grad.view.tolist() == [[4096.0], [0.0]]
