@@ -31,5 +31,12 @@ def absent_flags() -> tuple[Absent, ...]:
 def absent(flag: str) -> Absent | None:
     """The row of a flag, or None where Megatron has no such flag that we know of. Exact names come before endings."""
     rows = absent_flags()
-    exact = [row for row in rows if row.flag == flag]
+    exact = [row for row in rows if row.flag in (flag, _twin(flag))]
     return next(iter(exact + [row for row in rows if row.flag[-1] == "*" and flag.startswith(row.flag[:-1])]), None)
+
+
+def _twin(flag: str) -> str:
+    """The other spelling that Megatron gives to a negation."""
+    if flag.startswith("--disable-"):
+        return flag.replace("--disable-", "--no-", 1)
+    return flag.replace("--no-", "--disable-", 1)

@@ -3,6 +3,7 @@
 argparse is not used: it stops at the first mistake, takes `-1,1,0` for a flag, and knows no origins.
 """
 
+import textwrap
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from megalite.config.absent import absent, absent_flags
-from megalite.config.flag_table import SYNONYMS
+from megalite.config.flag_table import CLASHES, SYNONYMS
 from megalite.config.options import Option, from_file, from_text, nearest, options
 from megalite.config.problem import Problem
 from megalite.config.schema import Config
@@ -50,7 +51,7 @@ def parse(argv: Sequence[str]) -> Parsed:
     return Parsed(
         config=settings.config(),
         origins=settings.origins,
-        problems=settings.problems,
+        problems=[*settings.problems, *settings.refusals(), *settings.clashes()],
         notices=settings.notices(),
         actions=frozenset(flag for flag, _ in given if flag in ACTIONS and flag != "--config"),
     )
@@ -81,6 +82,8 @@ class _Settings:
         self.origins: dict[str, str] = {}
         self.problems: list[Problem] = []
         self.without_effect: dict[str, list[str]] = {}
+        self.refused: dict[str, dict[str, str]] = {}
+        """By reason: each flag, and how it was given."""
         self.by_name = {option.name: option for option in options()}
         self.by_flag = {option.flag: option for option in options()}
         self.by_flag |= {option.opposite: option for option in options() if option.kind is bool}
@@ -95,7 +98,7 @@ class _Settings:
             if values:
                 self.fail(flag, f"{flag} takes no value, but got {' '.join(values)}.")
         elif option is None:
-            self._take_stranger(flag, values, flag)
+            self._take_stranger(flag, values)
         elif option.kind is bool:
             if values:
                 self.fail(
@@ -139,21 +142,25 @@ class _Settings:
             self.fail(self.by_flag[flag].flag, f"{key} in {file} is a flag, not a key. Write {known} = false.")
         elif option is None and value is not False and value is not None:
             items = value if isinstance(value, list) else [value]
-            self._take_stranger(flag, [str(item) for item in items if item is not True], f"{key} in {file}")
+            self._take_stranger(flag, [str(item) for item in items if item is not True], file)
 
-    def _take_stranger(self, flag: str, values: list[str], shown: str) -> None:
-        """A flag or key that is no setting of ours: known and harmless, known and refused, or unknown."""
+    def _take_stranger(self, flag: str, values: list[str], file: str = "") -> None:
+        """A flag or a file's key that is no setting of ours: known and harmless, known and refused, or unknown."""
         row = absent(flag)
+        name = _key(flag) if file else flag
+        place = f" in {file}" if file else ""
         if row is None:
             known = [*self.by_flag, *ACTIONS, *(other.flag for other in absent_flags() if other.flag[-1] != "*")]
             meant = nearest(flag, known)
-            in_file = meant[2:].replace("-", "_")
-            hint = f" Did you mean {meant if shown == flag else in_file}?" if meant else ""
-            self.fail(f"{flag} {meant}", f"{shown} is unknown.{hint}")
+            hint = f" Did you mean {_key(meant) if file else meant}?" if meant else ""
+            self.fail(f"{flag} {meant}", f"{name}{place} is unknown.{hint}")
         elif values and " ".join(values) in row.neutral:
-            pass
+            self.refused.get(row.reason, {}).pop(flag, None)
         elif row.refused:
-            self.fail(flag, f"{' '.join([shown, *values])} {row.reason}")
+            given = [f"{name} =" if file and values else name, *values]
+            self.refused.setdefault(row.reason, {})[flag] = (
+                textwrap.shorten(" ".join(given), 60, placeholder=" ...") + place
+            )
         else:
             self.without_effect.setdefault(row.reason, []).append(flag)
 
@@ -167,9 +174,30 @@ class _Settings:
         given = {part: {name: self.values[name] for name in of_section[part] if name in self.values} for part in parts}
         return Config(**{part: make(**given[part]) for part, make in parts.items()})  # type: ignore[operator]
 
+    def refusals(self) -> Iterator[Problem]:
+        """A problem for each reason to refuse: what is missing is said once, not for each of its flags."""
+        for reason, given in self.refused.items():
+            if not given:
+                continue
+            *others, last = given.values()
+            text = f"{', '.join(others)} and {last} {reason.replace('is', 'are', 1)}" if others else f"{last} {reason}"
+            yield Problem(flags=tuple(given), text=text)
+
+    def clashes(self) -> Iterator[Problem]:
+        """Flags without effect that contradict a setting."""
+        for flag in (flag for flags in self.without_effect.values() for flag in flags if flag in CLASHES):
+            name, value, text = CLASHES[flag]
+            option = self.by_name[name]
+            if self.values.get(name, option.default) == value:
+                yield Problem(flags=(flag, option.flag), text=f"{flag} {text}")
+
     def notices(self) -> list[str]:
         rows = [f"{' '.join(dict.fromkeys(flags))} ({why})" for why, flags in self.without_effect.items()]
         return [f"Accepted, without effect: {'; '.join(rows)}."] if rows else []
+
+
+def _key(flag: str) -> str:
+    return flag[2:].replace("-", "_")
 
 
 def _read(path: Path) -> dict[str, Any]:

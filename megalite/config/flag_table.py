@@ -1,122 +1,245 @@
 """Megatron's flags that are not ours, as data: those that change nothing here, and those that are refused.
 
 In a row of flags, `--flag=a|b` names values with which the flag asks for nothing, and is taken without a word; a
-final `*` stands for any ending.
+final `*` stands for any ending. `--no-x` and `--disable-x` are one flag. What a user would notice is never taken as
+"without effect": no number, no file and no report may be missing.
 """
 
 NO_EFFECT: tuple[tuple[str, str], ...] = (
     ("there is one model implementation", "--use-mcore-models --transformer-impl"),
     (
         "kernels are chosen by what is installed, with equal results",
-        "--use-flash-attn --attention-backend --no-masked-softmax-fusion --no-bias-gelu-fusion --no-bias-swiglu-fusion "
+        "--use-flash-attn --attention-backend --no-masked-softmax-fusion --no-bias-swiglu-fusion "
         "--no-bias-dropout-fusion --no-rope-fusion --no-persist-layer-norm --no-gradient-accumulation-fusion "
-        "--cross-entropy-loss-fusion --cross-entropy-fusion-impl --use-flashinfer-fused-rope",
+        "--cross-entropy-loss-fusion --cross-entropy-fusion-impl --use-flashinfer-fused-rope --enable-cuda-graph "
+        "--external-cuda-graph --cuda-graph-*",
     ),
+    ("fused or not, GELU stays the same function", "--no-bias-gelu-fusion"),
     (
         "always so here",
         "--attention-softmax-in-fp32 --accumulate-allreduce-grads-in-fp32 --calculate-per-token-loss "
-        "--use-cpu-initialization --log-throughput --no-create-attention-mask-in-dataloader --use-dist-ckpt",
+        "--use-cpu-initialization --log-throughput --log-memory-to-tensorboard --log-validation-ppl-to-tensorboard "
+        "--no-create-attention-mask-in-dataloader --no-use-tokenizer-model-from-checkpoint-args "
+        "--override-opt_param-scheduler --override-opt-param-scheduler",
     ),
-    (
-        "only fp16 needs it",
-        "--apply-query-key-layer-scaling --loss-scale --initial-loss-scale --min-loss-scale "
-        "--loss-scale-window --hysteresis",
-    ),
-    ("the order of ranks only matters with pipeline stages", "--use-tp-pp-dp-mapping"),
+    ("read under --fp16 only", "--loss-scale --initial-loss-scale --min-loss-scale --loss-scale-window --hysteresis"),
+    ("the order of ranks matters with pipeline stages only", "--use-tp-pp-dp-mapping"),
     ("--position-embedding-type decides", "--no-position-embedding"),
     ("dropout keeps no random state", "--no-save-rng --no-load-rng --te-rng-tracker --inference-rng-tracker"),
     (
-        "communication overlaps where it pays",
-        "--tp-comm-overlap* --ddp-average-in-collective --disable-gloo-process-groups --use-nccl-ub --use-sharp",
+        "communication has one implementation, with equal results",
+        "--tp-comm-overlap* --ddp-average-in-collective --disable-gloo-process-groups --use-nccl-ub --use-sharp "
+        "--nccl-communicator-config-path",
     ),
-    ("the data need no workers", "--num-workers --num-dataset-builder-threads --no-mmap-bin-files"),
-    ("memory is left to Python and torch", "--manual-gc --manual-gc-interval --empty-unused-memory-level"),
+    (
+        "files are mapped into memory, and read without workers",
+        "--num-workers --num-dataset-builder-threads --no-mmap-bin-files",
+    ),
+    ("memory is left to torch", "--empty-unused-memory-level"),
     (
         "checkpoints have one format, saved whole and loaded strictly",
-        "--ckpt-format --dist-ckpt-format --auto-detect-ckpt-format --dist-ckpt-strictness --async-strategy "
+        "--ckpt-format --use-dist-ckpt --dist-ckpt-format --auto-detect-ckpt-format --dist-ckpt-strictness "
         "--dist-ckpt-optim-fully-reshardable --ckpt-fully-parallel-save --no-ckpt-fully-parallel-save "
-        "--ckpt-fully-parallel-load --ckpt-assume-constant-structure --async-save --use-persistent-ckpt-worker "
-        "--verify-integrity",
+        "--ckpt-fully-parallel-load --ckpt-assume-constant-structure --async-save --async-strategy "
+        "--async-ckpt-use-cpu-shm --use-persistent-ckpt-worker",
     ),
-    (
-        "not logged",
-        "--log-params-norm --log-num-zeros-in-grad --log-timers-to-tensorboard --log-memory-to-tensorboard "
-        "--log-validation-ppl-to-tensorboard --log-progress --log-straggler --timing-log-level --timing-log-option",
-    ),
-    ("TensorBoard is written every --log-interval", "--tensorboard-log-interval"),
-    ("steps are never run twice", "--rerun-mode"),
-    ("gradients and losses are always checked", "--no-check-for-nan-in-loss-and-grad"),
 )
+"""Why, said once after `Accepted, without effect`, and the flags."""
 
-_ONLY_DENSE = "is not supported yet: tensor, sequence and data parallelism are."
-_YET = "is not supported yet."
-
-REFUSED: tuple[tuple[str, str], ...] = (
+_PARALLEL = (
     (
-        _ONLY_DENSE,
-        "--pipeline-model-parallel-size=1 --context-parallel-size=1 --expert-model-parallel-size=1 "
-        "--expert-tensor-parallel-size=1 --cp-comm-type --hierarchical-context-parallel-sizes "
-        "--num-layers-per-virtual-pipeline-stage --num-virtual-stages-per-pipeline-rank=1 "
-        "--pipeline-model-parallel-layout --decoder-first-pipeline-num-layers --decoder-last-pipeline-num-layers "
+        "is not supported yet: there are no pipeline stages. Use --tensor-model-parallel-size or more replicas.",
+        "--pipeline-model-parallel-size=1 --num-layers-per-virtual-pipeline-stage "
+        "--num-virtual-stages-per-pipeline-rank=1 --pipeline-model-parallel-layout "
+        "--decoder-first-pipeline-num-layers --decoder-last-pipeline-num-layers "
         "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split "
         "--microbatch-group-size-per-virtual-pipeline-stage --no-overlap-p2p-communication "
         "--overlap-p2p-communication-warmup-flush --defer-embedding-wgrad-compute --wgrad-deferral-limit",
     ),
     (
-        "is not supported yet: every data parallel rank holds the whole optimizer state.",
+        "is not supported yet: no rank holds a part of a sequence only. Use --tensor-model-parallel-size with "
+        "--sequence-parallel.",
+        "--context-parallel-size=1 --cp-comm-type --hierarchical-context-parallel-sizes",
+    ),
+    (
+        "is not supported yet: every replica holds the whole state of the optimizer. Leave it out; "
+        "--tensor-model-parallel-size shares the state, too.",
         "--use-distributed-optimizer --overlap-param-gather --overlap-param-gather-with-optimizer-step "
         "--num-distributed-optimizer-instances=1 --use-torch-fsdp2 --use-megatron-fsdp "
         "--data-parallel-sharding-strategy=no_shard --megatron-fsdp-*",
     ),
+    ("is not supported: weights depend on --seed only, never on the rank.", "--data-parallel-random-init"),
+)
+
+_PRECISION = (
     ("is not supported yet. Use --bf16.", "--fp16 --fp16-lm-cross-entropy"),
-    ("is not supported.", "--fp8-* --fp4-* --first-last-layers-bf16 --use-precision-aware-optimizer"),
-    ("is not supported yet: gradients are reduced in fp32.", "--grad-reduce-in-bf16"),
     (
-        "is not supported yet: activations are kept.",
-        "--recompute-activations --recompute-granularity --recompute-method --recompute-num-layers "
-        "--recompute-modules --distribute-saved-activations --cpu-offloading-num-layers=0 --optimizer-cpu-offload",
+        "is not supported. Use --bf16.",
+        "--fp8-* --fp4-* --first-last-layers-bf16 --use-precision-aware-optimizer",
     ),
+    ("is not supported yet: gradients are reduced in fp32. Leave it out.", "--grad-reduce-in-bf16"),
+    ("is not supported yet: torch decides how a matrix product sums.", "--disable-bf16-reduced-precision-matmul"),
+    (
+        "is not supported yet: activations are kept. Use a smaller --micro-batch-size, or --sequence-parallel.",
+        "--recompute-activations --recompute-granularity --recompute-method --recompute-num-layers "
+        "--recompute-modules --distribute-saved-activations --checkpoint-activations",
+    ),
+    ("is not supported yet: nothing is offloaded.", "--cpu-offloading-num-layers=0 --optimizer-cpu-offload"),
+    (
+        "is not supported: weights are never updated from numbers that are not finite. Leave it out.",
+        "--no-check-for-nan-in-loss-and-grad",
+    ),
+    ("is not supported: no step is run twice. Use --rerun-mode disabled.", "--rerun-mode=disabled|validate_results"),
+    ("is not supported: it tests the rerun machine of Megatron.", "--error-injection-rate --error-injection-type"),
+)
+
+_MODEL = (
     (
         "is not supported yet: there are no experts.",
-        "--num-experts --moe-* --overlap-moe-expert-parallel-comm --expert-*",
+        "--num-experts --moe-* --overlap-moe-expert-parallel-comm --expert-model-parallel-size=1 "
+        "--expert-tensor-parallel-size=1",
     ),
     (
-        "is not supported yet: attention has multiple heads or query groups.",
-        "--multi-latent-attention --q-lora-rank "
-        "--kv-lora-rank --qk-head-dim --qk-pos-emb-head-dim --v-head-dim --attention-output-gate "
-        "--experimental-attention-variant --linear-*",
+        "is not supported yet: attention has heads and query groups, and no other variant. "
+        "Use --group-query-attention.",
+        "--multi-latent-attention --q-lora-rank --kv-lora-rank --qk-head-dim --qk-pos-emb-head-dim --v-head-dim "
+        "--rope-type --attention-output-gate --experimental-attention-variant --linear-* --apply-wd-to-qk-layernorm",
     ),
     ("is not supported yet: one token is predicted.", "--mtp-*"),
     (
-        _YET,
+        "is not supported yet: --rotary-base is all that varies in rotary embeddings.",
         "--rotary-percent=1.0|1|1. --rotary-interleaved --use-rope-scaling --rope-scaling-factor "
-        "--rotary-seq-len-interpolation-factor --no-rope-freq --apply-layernorm-1p --qk-layernorm --squared-relu "
-        "--quick-geglu --window-size --window-attn-skip-freq --softmax-type=vanilla --fp32-residual-connection "
-        "--apply-residual-connection-post-layernorm --decoupled-lr --decoupled-min-lr --apply-wd-to-qk-layernorm "
-        "--override-opt_param-scheduler --override-opt-param-scheduler --use-checkpoint-opt_param-scheduler "
-        "--use-checkpoint-opt-param-scheduler --step-batch-size-schedule --rampup-batch-size "
-        "--decrease-batch-size-if-needed --exit-duration-in-mins --exit-signal-handler --iterations-to-skip "
-        "--deterministic-mode --data-parallel-random-init --train-data-path --valid-data-path --test-data-path "
-        "--data-args-path --per-split-data-args-path --mid-level-dataset-surplus=0.005 --reset-position-ids "
-        "--reset-attention-mask --eod-mask-loss --dataloader-inter-document-masking --fim-data --fim-* --sft "
-        "--dataloader-type=single --padded-vocab-size --vocab-extra-ids=0 --tiktoken-pattern --full-validation "
-        "--multiple-validation-sets --eval-global-batch-size --skip-train --profile --save-retain-interval "
-        "--check-weight-hash-across-dp-replicas-interval --pretrained-checkpoint --no-save-optim "
-        "--override-ckpt-iteration --use-checkpoint-args --use-mp-args-from-checkpoint-args --spec=local "
-        "--error-injection-rate --error-injection-type --init-method-xavier-uniform --enable-cuda-graph "
-        "--cuda-graph-*",
+        "--rotary-seq-len-interpolation-factor=1|1.0 --no-rope-freq",
     ),
-    ("is not supported: checkpoints are converted by tools/convert_checkpoint.py.", "--ckpt-convert-*"),
-    ("is not supported: code from a tokenizer folder is never run.", "--trust-remote-code"),
-    ("is not supported. Use --log-jsonl or --tensorboard-dir.", "--wandb-*"),
-    ("is not supported. Use --config.", "--yaml-cfg"),
+    ("is not supported yet. Use --normalization.", "--apply-layernorm-1p"),
+    (
+        "is not supported yet: attention is plain, and residuals have the dtype of the run.",
+        "--qk-layernorm --apply-query-key-layer-scaling --fp32-residual-connection",
+    ),
+    ("is not supported yet: norms come first in a layer.", "--apply-residual-connection-post-layernorm"),
+    (
+        "is not supported yet: the MLP has GELU, or --swiglu.",
+        "--squared-relu --quick-geglu --activation-func-clamp-value --glu-linear-offset",
+    ),
+    (
+        "is not supported yet: attention sees all of the past.",
+        "--window-size --window-attn-skip-freq --softmax-type=vanilla",
+    ),
+    ("is not supported yet. Use --init-method-std.", "--init-method-xavier-uniform"),
+    ("is not supported: a model is described by its flags.", "--spec=local --enable-gpt-oss"),
     ("is not supported: layers are decoder layers. Use --num-layers.", "--encoder-num-layers --decoder-num-layers"),
     ("is not supported. Use --seq-length.", "--encoder-seq-length --decoder-seq-length"),
+)
+
+_COURSE = (
+    (
+        "is not supported yet: the batch size is constant. Use --global-batch-size.",
+        "--step-batch-size-schedule --rampup-batch-size --decrease-batch-size-if-needed --eval-global-batch-size",
+    ),
+    ("is not supported yet. Use --exit-interval.", "--exit-duration-in-mins --exit-signal-handler"),
+    ("is not supported yet: no iteration is left out.", "--iterations-to-skip"),
+    ("is not supported yet. Use --train-iters 1 with --lr 0 --min-lr 0.", "--skip-train"),
+    ("is not supported yet: on a GPU, runs may differ in the last bits. Leave it out.", "--deterministic-mode"),
+    ("is not supported yet: what is timed is the whole step.", "--profile"),
+    ("is not supported yet. Leave it out: Python collects when it sees fit.", "--manual-gc --manual-gc-interval=0"),
+    ("is not supported yet: all parameters share one --lr.", "--decoupled-lr --decoupled-min-lr"),
+    (
+        "is not supported yet: replicas are compared at the start of a run only.",
+        "--check-weight-hash-across-dp-replicas-interval",
+    ),
+    ("is not supported yet. Use --eval-iters.", "--full-validation --multiple-validation-sets"),
+    ("is not supported yet: the log does not tell.", "--log-params-norm --log-num-zeros-in-grad"),
+    (
+        "is not supported yet: a step is timed as a whole.",
+        "--timing-log-level=0 --timing-log-option --log-timers-to-tensorboard",
+    ),
+    ("is not supported yet. Use --log-jsonl or --tensorboard-dir.", "--wandb-*"),
+    ("is not supported: progress lines and TensorBoard go together. Use --log-interval.", "--tensorboard-log-interval"),
+    ("is not supported. Use --log-jsonl.", "--log-progress --log-straggler"),
+    ("is not supported. Use --config.", "--yaml-cfg"),
+)
+
+_DATA = (
+    (
+        "is not supported yet: one blend is split by documents. Use --data-path with --split.",
+        "--train-data-path --valid-data-path --test-data-path --data-args-path --per-split-data-args-path",
+    ),
+    (
+        "is not supported yet: tokens see the documents before their own in a sequence.",
+        "--reset-position-ids --reset-attention-mask --eod-mask-loss --dataloader-inter-document-masking",
+    ),
+    (
+        "is not supported yet: samples are whole sequences, in one shuffled order.",
+        "--dataloader-type=single --fim-* --sft",
+    ),
+    ("is not supported: a blend has 0.5 % to spare.", "--mid-level-dataset-surplus=0.005"),
+    (
+        "is not supported: the vocabulary's size is the tokenizer's. Use --make-vocab-size-divisible-by.",
+        "--padded-vocab-size --vocab-extra-ids=0",
+    ),
+    (
+        "is not supported: TikTokenizer is not. Use --tokenizer-type HuggingFaceTokenizer with a tokenizer.json.",
+        "--tiktoken-pattern",
+    ),
+    ("is not supported: code from a tokenizer folder is never run. Leave it out.", "--trust-remote-code"),
+)
+
+_CHECKPOINT = (
+    (
+        "is not supported: schedules follow from the flags. Leave it out, and repeat the flags of the first run.",
+        "--use-checkpoint-opt_param-scheduler --use-checkpoint-opt-param-scheduler",
+    ),
+    (
+        "is not supported yet. Use --config with the config.toml of the checkpoint.",
+        "--use-checkpoint-args --use-mp-args-from-checkpoint-args",
+    ),
+    ("is not supported yet. Use --load with --finetune.", "--pretrained-checkpoint"),
+    ("is not supported yet: a checkpoint is whole.", "--no-save-optim"),
+    ("is not supported yet: every checkpoint is kept.", "--save-retain-interval"),
+    ("is not supported: the folder that is saved in counts on. Use another --save.", "--override-ckpt-iteration"),
+    ("is not supported in training. Use tools/inspect_checkpoint.py --verify-integrity.", "--verify-integrity"),
+    ("is not supported in training. Use tools/convert_checkpoint.py.", "--ckpt-convert-*"),
+)
+
+_ELSEWHERE = (
+    (
+        "is not for training. Use tools/generate.py.",
+        "--inference-* --prompts --prompt-file --num-tokens-to-generate --temperature --top_k --top_p --top-n-logprobs "
+        "--return-log-probs --output-path --max-tokens-to-oom --incoming-requests-per-sec --incoming-requests-per-step "
+        "--enable-chunked-prefill --flash-decode --decode-only-cuda-graphs --use-legacy-static-engine",
+    ),
+    ("is not supported: models are neither distilled nor quantised.", "--export-* --test-mode"),
+    (
+        "is for torchrun. Write it before pretrain_gpt.py.",
+        "--nnodes --nproc* --node-rank --node_rank --master-addr --master_addr --master-port --master_port --rdzv* "
+        "--standalone --max-restarts --max_restarts --monitor-interval --local-addr --role --redirects --tee "
+        "--local-ranks-filter",
+    ),
+    ("is an old way to start ranks. Use torchrun.", "--local-rank --local_rank"),
+    (
+        "is for srun. Write it before the program.",
+        "--container-image --container-mounts --exclusive --mem --ntasks-per-node --output --overcommit",
+    ),
+    ("is an option of a launch script. Use --save and --load.", "--checkpoint-path"),
+    ("is an option of a launch script. Use --tensorboard-dir.", "--tensorboard-logs-path"),
+    ("is an option of a launch script. Use --data-path.", "--data"),
+    ("is an option of a launch script. Use --tokenizer-model.", "--tokenizer"),
+    ("is an option of a launch script. Use torchrun and its options.", "--distributed-config-file"),
     ("is an old name. Use --micro-batch-size.", "--batch-size"),
     ("is an old name. Use --tensor-model-parallel-size.", "--model-parallel-size"),
     ("is an old name. Use --lr-warmup-fraction.", "--warmup"),
-    ("is an old name, and recomputation is not supported yet.", "--checkpoint-activations"),
 )
+
+REFUSED: tuple[tuple[str, str], ...] = (
+    *_PARALLEL,
+    *_PRECISION,
+    *_MODEL,
+    *_COURSE,
+    *_DATA,
+    *_CHECKPOINT,
+    *_ELSEWHERE,
+)
+"""What follows the flag in the message, `is` first, and the flags."""
 
 SYNONYMS: dict[str, tuple[str, ...]] = {
     "--use-rotary-position-embeddings": ("--position-embedding-type", "rope"),
@@ -124,3 +247,12 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "--layernorm-epsilon": ("--norm-epsilon",),
 }
 """Other spellings, and what they stand for; values that were given are appended."""
+
+CLASHES: dict[str, tuple[str, str, str]] = {
+    "--no-position-embedding": (
+        "position_embedding_type",
+        "learned_absolute",
+        "does not go with learned positions. Use --position-embedding-type rope.",
+    ),
+}
+"""Flags without effect that would contradict a setting if it has this value: its field, the value, what to say."""

@@ -18,11 +18,11 @@ def value_of(config: Config, option: Option) -> Any:
 def differences(config: Config, origins: dict[str, str]) -> list[str]:
     """A line for each setting that is not its default, with where it came from."""
     rows = [(o.name, value_of(config, o), o.default) for o in options() if value_of(config, o) != o.default]
-    texts = [(name, _toml(value), default, origins.get(name, "?")) for name, value, default in rows]
+    texts = [(name, to_text(value), default, origins.get(name, "?")) for name, value, default in rows]
     width, value_width = (max((len(row[i]) for row in texts), default=0) for i in (0, 1))
     return [
         f"{name:{width}} = {text:{value_width}}  from {origin}"
-        + ("" if default is None or default == () else f", instead of {_toml(default)}")
+        + ("" if default is None or default == () else f", instead of {to_text(default)}")
         for name, text, default, origin in texts
     ]
 
@@ -32,7 +32,7 @@ def to_toml(config: Config) -> str:
     lines = []
     for section, members in groupby(options(), key=lambda option: option.section):
         stated = [(option.name, value_of(config, option)) for option in members]
-        lines += [f"[{section}]", *(f"{name} = {_toml(value)}" for name, value in stated if value is not None), ""]
+        lines += [f"[{section}]", *(f"{name} = {to_text(value)}" for name, value in stated if value is not None), ""]
     return "\n".join(lines)
 
 
@@ -43,10 +43,14 @@ def help_text(program: str) -> str:
     for section, members in groupby(options(), key=lambda option: option.section):
         lines += ["", f"[{section}]"]
         for option in members:
-            default = "" if option.default in (None, (), False, True) else f" Default: {_toml(option.default)}."
-            negated = f"Do not: {option.help[0].lower()}{option.help[1:]}" if option.default is True else option.help
-            lines += _entry(f"{option.flag}{_placeholder(option)}", negated + default)
+            default = "" if option.default in (None, (), False, True) else f" Default: {to_text(option.default)}."
+            lines += _entry(f"{option.flag}{_placeholder(option)}", meaning(option) + default)
     return "\n".join(lines)
+
+
+def meaning(option: Option) -> str:
+    """What the flag of an option does; that of a True default turns it off."""
+    return f"Do not: {option.help[0].lower()}{option.help[1:]}" if option.default is True else option.help
 
 
 def _entry(flag: str, meaning: str) -> list[str]:
@@ -59,7 +63,8 @@ def _placeholder(option: Option) -> str:
     return {bool: "", int: " N", float: " X", tuple: " TEXT ..."}.get(option.kind, " TEXT")
 
 
-def _toml(value: Any) -> str:
+def to_text(value: Any) -> str:
+    """A value as TOML writes it."""
     if isinstance(value, tuple):
-        return f"[{', '.join(_toml(item) for item in value)}]"
+        return f"[{', '.join(to_text(item) for item in value)}]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
