@@ -1,0 +1,235 @@
+"""Each flag that works changes something: what a small run logs and writes, or the plan of a larger one."""
+
+import contextlib
+import io
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from megalite.config.cli import parse
+from megalite.config.derive import derive
+from megalite.config.options import options
+from megalite.config.schema import Config
+from megalite.config.size import model_size
+from megalite.data.indexed_writer import IndexedWriter
+from megalite.environment import Launch
+from megalite.mesh import ParallelMesh, start
+from megalite.plan.summary import summary
+from megalite.train.run import run
+from megalite.validate import check, notices
+
+BASE = (
+    "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --micro-batch-size 2 "
+    "--global-batch-size 4 --lr 1e-2 --tokenizer-type NullTokenizer --vocab-size 50 --eval-iters 1 --log-interval 1 "
+    "--device cpu --hidden-dropout 0 --attention-dropout 0"
+)
+COURSE = "--train-iters 3"
+DATA = "--data-path DATA/a"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A value of a flag, and what else is set, with the flag and without it."""
+
+    value: str = ""
+    given: str = ""
+    without: str = ""
+    """What of COURSE and DATA is left out of both."""
+    plan: bool = False
+    """The effect is one of layout, speed or memory, which one rank's losses must not show."""
+
+
+ROPE = "--position-embedding-type rope"
+WSD = "--lr-decay-style WSD --lr-wsd-decay-iters 2"
+RAMP = "--weight-decay-incr-style linear --start-weight-decay 0 --end-weight-decay 40"
+SAMPLES = "--train-samples 12"
+LOAD = "--load DATA/saved"
+
+EFFECTS: dict[str, Row] = {
+    "--num-layers": Row(value="3"),
+    "--hidden-size": Row(value="64"),
+    "--ffn-hidden-size": Row(value="48"),
+    "--num-attention-heads": Row(value="2"),
+    "--group-query-attention": Row(given="--num-query-groups 2"),
+    "--num-query-groups": Row(value="2", given="--group-query-attention"),
+    "--kv-channels": Row(value="4"),
+    "--seq-length": Row(value="8"),
+    "--max-position-embeddings": Row(value="64", plan=True),
+    "--position-embedding-type": Row(value="rope"),
+    "--rotary-base": Row(value="10", given=ROPE),
+    "--normalization": Row(value="RMSNorm"),
+    "--norm-epsilon": Row(value="0.5"),
+    "--swiglu": Row(),
+    "--disable-bias-linear": Row(),
+    "--add-qkv-bias": Row(given="--disable-bias-linear"),
+    "--untie-embeddings-and-output-weights": Row(),
+    "--hidden-dropout": Row(value="0.5"),
+    "--attention-dropout": Row(value="0.5", given="--init-method-std 0.5"),
+    "--init-method-std": Row(value="0.5"),
+    "--embedding-init-method-std": Row(value="0.5"),
+    "--make-vocab-size-divisible-by": Row(value="1000", plan=True),
+    "--tensor-model-parallel-size": Row(value="2", plan=True),
+    "--sequence-parallel": Row(given="--tensor-model-parallel-size 2", plan=True),
+    "--ddp-bucket-size": Row(value="100", plan=True),
+    "--overlap-grad-reduce": Row(plan=True),
+    "--distributed-backend": Row(value="nccl"),
+    "--distributed-timeout-minutes": Row(value="1"),
+    "--device": Row(value="auto", given="--distributed-backend nccl", plan=True),
+    "--micro-batch-size": Row(value="1", plan=True),
+    "--global-batch-size": Row(value="2"),
+    "--train-iters": Row(value="2"),
+    "--train-samples": Row(value="8", without=COURSE),
+    "--seed": Row(value="1"),
+    "--eval-interval": Row(value="1"),
+    "--eval-iters": Row(value="2"),
+    "--bf16": Row(),
+    "--exit-interval": Row(value="2"),
+    "--optimizer": Row(value="sgd"),
+    "--lr": Row(value="2e-2"),
+    "--min-lr": Row(value="9e-3"),
+    "--lr-decay-style": Row(value="cosine"),
+    "--lr-decay-iters": Row(value="2"),
+    "--lr-decay-samples": Row(value="8", given=SAMPLES, without=COURSE),
+    "--lr-warmup-fraction": Row(value="0.5"),
+    "--lr-warmup-iters": Row(value="2"),
+    "--lr-warmup-samples": Row(value="8", given=SAMPLES, without=COURSE),
+    "--lr-warmup-init": Row(value="5e-3", given="--lr-warmup-iters 2"),
+    "--lr-wsd-decay-style": Row(value="linear", given=WSD),
+    "--lr-wsd-decay-iters": Row(value="3", given=WSD),
+    "--lr-wsd-decay-samples": Row(
+        value="12", given=f"{SAMPLES} --lr-decay-style WSD --lr-wsd-decay-samples 8", without=COURSE
+    ),
+    "--weight-decay": Row(value="40"),
+    "--weight-decay-incr-style": Row(value="cosine", given=RAMP),
+    "--start-weight-decay": Row(value="20", given=RAMP),
+    "--end-weight-decay": Row(value="20", given=RAMP),
+    "--adam-beta1": Row(value="0"),
+    "--adam-beta2": Row(value="0.1"),
+    "--adam-eps": Row(value="1"),
+    "--sgd-momentum": Row(value="0", given="--optimizer sgd --lr 1"),
+    "--clip-grad": Row(value="0.01", given="--optimizer sgd"),
+    "--data-path": Row(value="DATA/b"),
+    "--split": Row(value="10,90", given="--train-iters 3"),
+    "--mock-data": Row(without=DATA),
+    "--data-cache-path": Row(value="cache"),
+    "--tokenizer-type": Row(value="ByteLevelTokenizer"),
+    "--tokenizer-model": Row(value="nowhere", given="--tokenizer-type SentencePieceTokenizer"),
+    "--vocab-file": Row(value="nowhere", given="--tokenizer-type GPT2BPETokenizer"),
+    "--merge-file": Row(value="nowhere", given="--tokenizer-type GPT2BPETokenizer"),
+    "--vocab-size": Row(value="70"),
+    "--save": Row(value="saved", given="--save-interval 3"),
+    "--save-interval": Row(value="2", given="--save saved --save-interval 3"),
+    "--load": Row(value="DATA/saved"),
+    "--finetune": Row(given=LOAD),
+    "--no-load-optim": Row(given=LOAD),
+    "--ckpt-step": Row(value="1", given=LOAD),
+    "--exit-on-missing-checkpoint": Row(given="--load nowhere"),
+    "--log-interval": Row(value="2"),
+    "--log-jsonl": Row(value="log.jsonl"),
+    "--tensorboard-dir": Row(value="board"),
+}
+"""Each flag with a value that has an effect. A new setting needs its row."""
+
+IN_PASSING = r"[\d,.]+ tokens/s|ETA \S+|in [\d.]+ s|\d+\.\d+\.\S+"
+"""What differs from run to run: rates, times, and names made of them."""
+
+
+@pytest.fixture(scope="module")
+def observe(tmp_path_factory) -> Callable[..., object]:
+    """What comes of a command line; each is run once."""
+    data = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        with IndexedWriter(data / name, np.dtype("uint16")) as writer:
+            for _ in range(40):
+                writer.add_document(rng.integers(0, 49, 100))
+
+    @cache
+    def observe(words: str, *, plan: bool) -> object:
+        config = parse(words.replace("DATA", str(data)).split()).config
+        if plan:
+            return planned(config)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(tmp_path_factory.mktemp("run"))
+            patch.setattr("megalite.train.run.start", telling_start)
+            return happened(config)
+
+    observe(f"{BASE} {COURSE} {DATA} --save DATA/saved --save-interval 1 --train-iters 2", plan=False)
+    return observe
+
+
+def telling_start(*args: Any, timeout_minutes: int, **kwargs: Any) -> ParallelMesh:
+    """A rank alone waits for nobody: what it would do is told."""
+    print(f"ranks wait for {timeout_minutes} minutes")
+    return start(*args, timeout_minutes=timeout_minutes, **kwargs)
+
+
+def planned(config: Config) -> object:
+    """All that is worked out for two ranks, and all that is said."""
+    size = model_size(config.model, vocab_size=config.tokenizer.vocab_size or 0)
+    said = [problem.text for problem in check(config, 2)] + notices(config)
+    _, layout = summary(config, {}, 2).split("\nlayout:")
+    return said or [asdict(derive(config, 2)), asdict(size), layout]
+
+
+def happened(config: Config) -> object:
+    """What a run on one rank prints and leaves in its folder."""
+    if problems := check(config, 1):
+        return [problem.text for problem in problems]
+    out, end = io.StringIO(), ""
+    with contextlib.redirect_stdout(out):
+        try:
+            run(config, Launch())
+        except (ValueError, OSError) as error:
+            end = str(error)
+    files = sorted(str(path) for path in Path().rglob("*"))
+    return re.sub(IN_PASSING, "", "\n".join([out.getvalue(), end, *files]))
+
+
+def command_lines(flag: str) -> tuple[str, str]:
+    """Without the flag and with it; what a row gives comes before the flag, which overrules it."""
+    row = EFFECTS[flag]
+    parts = [part for part in (BASE, COURSE, DATA, row.given) if part and part != row.without]
+    return " ".join(parts), " ".join([*parts, flag, row.value]).rstrip()
+
+
+@pytest.mark.parametrize("option", options(), ids=lambda option: option.flag)
+def test_a_flag_changes_its_setting_alone(option):
+    assert option.flag in EFFECTS, f"{option.flag} has no row: say in EFFECTS where it is seen to work"
+    before, after = (parse(words.split()) for words in command_lines(option.flag))
+    assert not after.problems
+    flat = [
+        {k: v for part in vars(parsed.config).values() for k, v in vars(part).items()} for parsed in (before, after)
+    ]
+    assert {name for name in flat[0] if flat[0][name] != flat[1][name]} == {option.name}
+
+
+@pytest.mark.parametrize("option", options(), ids=lambda option: option.flag)
+def test_a_flag_has_an_effect(option, observe):
+    row = EFFECTS[option.flag]
+    before, after = (observe(words, plan=row.plan) for words in command_lines(option.flag))
+    assert before != after
+
+
+def test_a_run_repeats(observe):
+    """Else every flag would seem to have an effect."""
+    words = f"{BASE} {COURSE} {DATA} --save saved --save-interval 3"
+    before, after = (observe(line, plan=False) for line in (words, f"{words} --save-interval 3"))
+    assert before == after
+    assert "step 3/3" in str(before)
+
+
+def test_no_row_is_left_behind():
+    assert set(EFFECTS) == {option.flag for option in options()}
+
+
+@pytest.mark.parametrize("option", [o for o in options() if o.kind is bool], ids=lambda option: option.flag)
+def test_an_opposite_undoes_its_flag(option):
+    assert parse([option.flag]).config != Config()
+    assert parse([option.flag, option.opposite]).config == Config()
