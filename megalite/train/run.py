@@ -9,7 +9,6 @@ from megalite.arith.flops import model_flops
 from megalite.config.derive import Derived, derive
 from megalite.config.schema import Config
 from megalite.config.size import model_size
-from megalite.data.blend import Datasets, build_datasets, build_mock_datasets
 from megalite.data.tokenizer import build_tokenizer
 from megalite.data.tokenizer_base import Tokenizer
 from megalite.device import backend_for, pick
@@ -21,6 +20,7 @@ from megalite.observe.jsonl import Jsonl
 from megalite.observe.record import Logger, Sink
 from megalite.observe.tensorboard import TensorBoard
 from megalite.train.build import build, check_replicas
+from megalite.train.datasets import datasets
 from megalite.train.loop import Session, train
 from megalite.train.resume import load_checkpoint, save_checkpoint
 
@@ -52,44 +52,20 @@ def _train(config: Config, derived: Derived, tokenizer: Tokenizer, mesh: Paralle
     engine = build(config, derived, vocab_size=tokenizer.vocab_size, mesh=mesh, dtype=dtype)
     progress, loaded = load_checkpoint(engine, config, tokenizer.vocab_size)
     check_replicas(engine)
-    datasets = _datasets(config, derived, tokenizer)
-    for note in [*datasets.notes, loaded]:
+    data = datasets(config, derived, tokenizer)
+    for note in [*data.notes, loaded]:
         if note:
             logger.note(note)
     session = Session(
         config=config,
         derived=derived,
         engine=engine,
-        datasets=datasets,
+        datasets=data,
         logger=logger,
         save=lambda progress: save_checkpoint(engine, progress, config, tokenizer),
         flops_per_sample=model_flops(model_size(config.model, vocab_size=tokenizer.vocab_size), samples=1),
     )
     train(session, progress)
-
-
-def _datasets(config: Config, derived: Derived, tokenizer: Tokenizer) -> Datasets:
-    sizes = (derived.train_samples, derived.eval_samples, derived.eval_samples)
-    seq_length, seed = config.model.seq_length, config.train.seed
-    cache = Path(config.data.data_cache_path) if config.data.data_cache_path else None
-    if config.data.mock_data:
-        return build_mock_datasets(
-            sizes=sizes,
-            seq_length=seq_length,
-            seed=seed,
-            vocab_size=tokenizer.vocab_size,
-            eod=tokenizer.eod,
-            cache=cache,
-        )
-    return build_datasets(
-        config.data.data_path,
-        split=config.data.split,
-        sizes=sizes,
-        seq_length=seq_length,
-        seed=seed,
-        cache=cache,
-        vocab_size=tokenizer.vocab_size,
-    )
 
 
 def _logger(config: Config, mesh: ParallelMesh) -> Sink:
