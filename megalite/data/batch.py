@@ -31,6 +31,22 @@ class MicroBatch:
     """The position of each token in its sequence [b, s], int64."""
     sample_ids: torch.Tensor
     """The place of each sample in the global batch [b], int64; dropout is a function of it."""
+    segment_ids: torch.Tensor | None = None
+    """The document of each token, counted within its sample [b, s], int64; None: tokens see all before them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentEnds:
+    """What an end of document inside a sample does. It belongs to the document that it ends, as in Megatron."""
+
+    eod: int
+    """The id that ends a document."""
+    mask_loss: bool = False
+    """What follows it, the first token of some other document, does not count for the loss."""
+    reset_positions: bool = False
+    """Positions start again after it."""
+    reset_attention: bool = False
+    """Tokens after it do not see those before."""
 
 
 def micro_batches(
@@ -42,9 +58,11 @@ def micro_batches(
     dp_rank: int,
     dp_size: int,
     device: torch.device,
+    ends: DocumentEnds | None = None,
 ) -> list[MicroBatch]:
     """The micro-batches of one step for this data-parallel rank, after `consumed_samples` samples of the dataset.
 
+    Without `ends` documents run on into one another.
     ValueError when the dataset ends within the step; the answer is the same on every rank.
     """
     end = consumed_samples + micro_batch_size * num_micro_batches * dp_size
@@ -60,16 +78,32 @@ def micro_batches(
         dp_rank=dp_rank,
         dp_size=dp_size,
     )
-    return [_micro_batch(dataset, indices, consumed_samples, device) for indices in samples]
+    return [_micro_batch(dataset, indices, consumed_samples, device, ends) for indices in samples]
 
 
-def _micro_batch(dataset: Dataset, indices: range, consumed_samples: int, device: torch.device) -> MicroBatch:
+def _micro_batch(
+    dataset: Dataset, indices: range, consumed_samples: int, device: torch.device, ends: DocumentEnds | None
+) -> MicroBatch:
     text = torch.from_numpy(np.stack([dataset[index] for index in indices])).to(device)
     tokens, labels = text[:, :-1].contiguous(), text[:, 1:].contiguous()
+    loss_mask = torch.ones(labels.shape, dtype=torch.float32, device=device)
+    positions = torch.arange(tokens.shape[1], device=device).repeat(len(indices), 1)
+    segments = None
+    if ends is not None:
+        ended = tokens == ends.eod
+        if ends.mask_loss:
+            loss_mask.masked_fill_(ended, 0.0)
+        if ends.reset_attention:
+            segments = ended.cumsum(1) - ended.long()
+        if ends.reset_positions:
+            begins = torch.zeros_like(positions)
+            begins[:, 1:] = torch.where(ended[:, :-1], positions[:, 1:], 0)
+            positions -= begins.cummax(1).values
     return MicroBatch(
         tokens=tokens,
         labels=labels,
-        loss_mask=torch.ones(labels.shape, dtype=torch.float32, device=device),
-        position_ids=torch.arange(tokens.shape[1], device=device).repeat(len(indices), 1),
+        loss_mask=loss_mask,
+        position_ids=positions,
         sample_ids=torch.arange(indices.start, indices.stop, device=device) - consumed_samples,
+        segment_ids=segments,
     )

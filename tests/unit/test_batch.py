@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from megalite.data.batch import micro_batches
+from megalite.data.batch import DocumentEnds, micro_batches
 
 SEQ = 5
 
@@ -62,3 +62,63 @@ def test_the_end_of_the_data_is_said_on_every_rank():
     for rank in range(2):
         with pytest.raises(ValueError, match=r"have 40 samples, but this step takes samples 36 to 43.*--train-iters"):
             batches(36, dp_rank=rank, dp_size=2)
+
+
+class Documents:
+    """One sample: an empty document, two that end inside it, and one that goes on beyond it."""
+
+    text = (9, 1, 2, 9, 3, 9, 4, 5)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return np.array(self.text)
+
+
+def document_batch(**effects):
+    (found,) = micro_batches(
+        Documents(),
+        0,
+        micro_batch_size=2,
+        num_micro_batches=1,
+        dp_rank=0,
+        dp_size=1,
+        device=torch.device("cpu"),
+        ends=DocumentEnds(eod=9, **effects),
+    )
+    return found
+
+
+PLAIN = {"loss_mask": [1] * 7, "position_ids": [0, 1, 2, 3, 4, 5, 6], "segment_ids": None}
+
+
+@pytest.mark.parametrize(
+    ("effects", "changed"),
+    [
+        ("", {}),
+        ("mask_loss", {"loss_mask": [0, 1, 1, 0, 1, 0, 1]}),
+        ("reset_positions", {"position_ids": [0, 0, 1, 2, 0, 1, 0]}),
+        ("reset_attention", {"segment_ids": [0, 1, 1, 1, 2, 2, 3]}),
+    ],
+)
+def test_an_end_of_document_belongs_to_the_document_it_ends(effects, changed):
+    """Each effect by itself, worked out by hand: tokens 9 1 2 9 3 9 4 with labels 1 2 9 3 9 4 5."""
+    batch = document_batch(**dict.fromkeys(effects.split(), True))
+    for name, row in {**PLAIN, **changed}.items():
+        tensor = getattr(batch, name)
+        assert (tensor if tensor is None else tensor.tolist()) == (row and [row, row]), name
+    assert batch.position_ids.dtype == torch.int64 and batch.loss_mask.dtype == torch.float32
+    assert batch.segment_ids is None or batch.segment_ids.dtype == torch.int64
+
+
+def test_batches_share_no_tensor():
+    """What is done to one batch in place must not be seen in the next."""
+    effects = {"mask_loss": True, "reset_positions": True, "reset_attention": True}
+    spoilt = document_batch(**effects)
+    for tensor in vars(spoilt).values():
+        tensor.zero_()
+    fresh = document_batch(**effects)
+    assert fresh.loss_mask[0].tolist() == [0, 1, 1, 0, 1, 0, 1]
+    assert fresh.position_ids[1].tolist() == [0, 0, 1, 2, 0, 1, 0]
+    assert fresh.tokens[0].tolist() == list(Documents.text[:-1])
