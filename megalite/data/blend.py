@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from megalite.config.split import split_shares
+from megalite.data.batch import DocumentEnds
 from megalite.data.gpt_dataset import Corpus, GPTDataset, split_ranges
 from megalite.data.index_cache import Shapes, cached_arrays
 from megalite.data.indexed import IndexedCorpus
@@ -26,6 +27,8 @@ class Datasets:
     train: "GPTDataset | BlendedDataset | None"
     valid: "GPTDataset | BlendedDataset | None"
     test: "GPTDataset | BlendedDataset | None"
+    ends: DocumentEnds | None = None
+    """What an end of document inside a sample does; None: nothing."""
     notes: tuple[str, ...]
     """Lines for the log: documents and tokens of each part, epochs, what is left out."""
 
@@ -212,7 +215,7 @@ def _build(
         else:
             built[part], remarks = _blend(members, part, size, request)
             notes += remarks
-    return Datasets(**built, notes=tuple(notes))
+    return Datasets(train=built["train"], valid=built["valid"], test=built["test"], notes=tuple(notes))
 
 
 def _parts_note(corpus: Corpus, parts: list[range], shares: Sequence[float]) -> str:

@@ -44,6 +44,8 @@ class Context:
 
     position_ids: Tensor
     """[b, s] int64"""
+    segment_ids: Tensor | None = None
+    """[b, s] document of each token: attention stays within one"""
     draw: Draw | None = None
     cache: Cache = field(default_factory=NoCache)
     angles: tuple[Tensor, Tensor] | None = None

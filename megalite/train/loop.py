@@ -117,6 +117,7 @@ def _micro_batches(session: Session, dataset: Dataset | None, first: int) -> lis
         dp_rank=dp.rank,
         dp_size=dp.size,
         device=session.engine.mesh.device,
+        ends=session.datasets.ends,
     )
 
 

@@ -31,7 +31,7 @@ class Pass:
         m, draw = microbatch, None
         if self.step is not None:
             draw = Draw(seed=self.engine.seed, step=self.step, samples=m.sample_ids)
-        context = Context(position_ids=m.position_ids, draw=draw)
+        context = Context(position_ids=m.position_ids, segment_ids=m.segment_ids, draw=draw)
         return self.engine.model.loss(m.tokens, m.labels, m.loss_mask, context)
 
     def backward(self, output: Tensor, *, final: bool) -> None:
