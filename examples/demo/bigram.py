@@ -16,9 +16,9 @@ import numpy as np
 from megalite.config.cli import parse
 from megalite.config.derive import derive
 from megalite.config.split import DEFAULT_SPLIT, split_shares
-from megalite.data.blend import build_datasets
 from megalite.data.gpt_dataset import split_ranges
 from megalite.data.indexed import IndexedCorpus
+from megalite.data.splits import build_datasets
 from megalite.data.tokenizer import build_tokenizer
 from megalite.observe import jsonl
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from megalite.config.derive import Derived
 from megalite.config.schema import Config
-from megalite.data.blend import Datasets, build_datasets, build_mock_datasets
+from megalite.data.splits import Datasets, build_datasets, build_mock_datasets
 from megalite.data.tokenizer_base import Tokenizer
 
 

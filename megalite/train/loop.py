@@ -8,7 +8,7 @@ from pathlib import Path
 from megalite.config.derive import Derived
 from megalite.config.schema import Config
 from megalite.data.batch import Dataset, MicroBatch, micro_batches
-from megalite.data.blend import Datasets
+from megalite.data.splits import Datasets
 from megalite.device import peak_memory, synchronize
 from megalite.observe.memory import peak_resident_bytes
 from megalite.observe.record import EvaluationRecord, Sink, TrainRecord
@@ -123,19 +123,15 @@ def _micro_batches(session: Session, dataset: Dataset | None, first: int) -> lis
 
 def _evaluate(session: Session, progress: Progress, split: str) -> None:
     """Report the loss of --eval-iters global batches: the same ones each time, so that two reports can be compared."""
-    dataset = session.datasets.valid if split == "validation" else session.datasets.test
-    iterations = session.config.train.eval_iters
-    if dataset is None or iterations == 0:
-        return
-
-    loss, tokens = 0.0, 0
-    for number in range(iterations):
-        batch = _micro_batches(session, dataset, number * session.derived.global_batch_size)
-        batch_loss, batch_tokens = evaluate(session.engine, batch)
-        loss, tokens = loss + batch_loss, tokens + batch_tokens
-    session.logger.evaluation(
-        EvaluationRecord(iteration=progress.iteration, split=split, loss=loss / max(tokens, 1), tokens=tokens)
-    )
+    for name, dataset in session.datasets.held_out(split).items():
+        loss, tokens = 0.0, 0
+        for number in range(session.config.train.eval_iters):
+            batch = _micro_batches(session, dataset, number * session.derived.global_batch_size)
+            batch_loss, batch_tokens = evaluate(session.engine, batch)
+            loss, tokens = loss + batch_loss, tokens + batch_tokens
+        session.logger.evaluation(
+            EvaluationRecord(iteration=progress.iteration, split=name, loss=loss / max(tokens, 1), tokens=tokens)
+        )
 
 
 def _save(session: Session, progress: Progress) -> None:

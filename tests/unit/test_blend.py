@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from megalite.data.blend import blend_order, build_datasets, build_mock_datasets, parse_data_path
+from megalite.data.blend import blend_order, parse_data_path
 from megalite.data.indexed_writer import IndexedWriter
+from megalite.data.splits import build_datasets, build_mock_datasets
 
 VALUES = json.loads((Path(__file__).parents[1] / "data/megatron_values.json").read_text())
 
