@@ -15,10 +15,15 @@ Box = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Init:
-    """How a tensor starts: normal with mean 0 and this `std`, or `constant` everywhere where std is 0."""
+    """How a tensor starts: normal with mean 0 and this `std`; uniform within `bound`; or else `constant` everywhere."""
 
     std: float = 0.0
+    bound: float = 0.0
     constant: float = 0.0
+
+    @property
+    def is_random(self) -> bool:
+        return self.std > 0 or self.bound > 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,13 @@ def layer_parameters(size: ModelSize) -> tuple[int, int]:
     h, f = size.hidden_size, size.ffn_hidden_size
     weights = h * size.qkv_width + size.query_width * h + h * size.fc1_width + f * h
     split_biases = size.qkv_width * size.qkv_bias + size.fc1_width * size.linear_bias
-    return weights + split_biases, 2 * _norm(size) + 2 * h * size.linear_bias
+    sinks = size.num_attention_heads * size.learned_sinks
+    return weights + split_biases + sinks, 2 * _norm(size) + 2 * h * size.linear_bias + head_norm_parameters(size)
+
+
+def head_norm_parameters(size: ModelSize) -> int:
+    """Parameters of the norms of queries and keys in one layer."""
+    return 2 * size.kv_channels * (2 if size.norm_bias else 1) * size.qk_norm
 
 
 def _norm(size: ModelSize) -> int:

@@ -6,7 +6,7 @@ input. A group of one rank sends nothing.
 
 from dataclasses import dataclass
 
-from megalite.arith.parameters import count_parameters
+from megalite.arith.parameters import count_parameters, head_norm_parameters
 from megalite.config.size import ModelSize
 
 
@@ -36,6 +36,8 @@ def tensor_parallel_traffic(
     - Row, forward: its output is summed (reduce-scatter; else all-reduce). Backward: dy is gathered (all-gather).
     - Embedding, forward: the partial look-ups are summed as a row's output; backward as a row's.
     - Loss: one all-gather of three fp32 numbers per token, (max, sum, target logit).
+    - Norms of queries and keys, once per step: each rank has some heads, so their gradients are summed in one
+      all-reduce (with sequence parallelism, in the one that follows).
     - Sequence parallel, once per step: the gradients of everything replicated (norms, biases of row linears, learned
       positions), in one all-reduce.
     """
@@ -48,8 +50,9 @@ def tensor_parallel_traffic(
     columns, rows = 2 * layers + 1, 2 * layers + 1
     if not sequence_parallel:
         sums = m * (columns + rows)
+        of_heads = head_norm_parameters(size) * layers * max(param_bytes, 4)
         return {
-            "all_reduce": Sent(calls=sums, nbytes=sums * activation),
+            "all_reduce": Sent(calls=sums + (of_heads > 0), nbytes=sums * activation + of_heads),
             "all_gather": Sent(calls=m, nbytes=m * loss),
         }
     gathers, scatters = m * (2 * columns + rows), m * (columns + rows)

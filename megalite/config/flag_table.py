@@ -19,7 +19,7 @@ NO_EFFECT: tuple[tuple[str, str], ...] = (
         "always so here",
         "--attention-softmax-in-fp32 --accumulate-allreduce-grads-in-fp32 --calculate-per-token-loss "
         "--use-cpu-initialization --log-throughput --log-memory-to-tensorboard --log-validation-ppl-to-tensorboard "
-        "--no-create-attention-mask-in-dataloader --no-use-tokenizer-model-from-checkpoint-args "
+        "--no-create-attention-mask-in-dataloader --no-data-sharding --no-use-tokenizer-model-from-checkpoint-args "
         "--override-opt_param-scheduler --override-opt-param-scheduler",
     ),
     ("read under --fp16 only", "--loss-scale --initial-loss-scale --min-loss-scale --loss-scale-window --hysteresis"),
@@ -107,25 +107,13 @@ _MODEL = (
     ),
     ("is not supported yet: one token is predicted.", "--mtp-*"),
     (
-        "is not supported yet: --rotary-base is all that varies in rotary embeddings.",
-        "--rotary-percent=1.0|1|1. --rotary-interleaved --use-rope-scaling --rope-scaling-factor "
-        "--rotary-seq-len-interpolation-factor=1|1.0 --no-rope-freq",
+        "is not supported yet: all layers have rotary positions, or none has.",
+        "--no-rope-freq",
     ),
-    ("is not supported yet. Use --normalization.", "--apply-layernorm-1p"),
-    (
-        "is not supported yet: attention is plain, and residuals have the dtype of the run.",
-        "--qk-layernorm --apply-query-key-layer-scaling --fp32-residual-connection",
-    ),
-    ("is not supported yet: norms come first in a layer.", "--apply-residual-connection-post-layernorm"),
     (
         "is not supported yet: the MLP has GELU, or --swiglu.",
-        "--squared-relu --quick-geglu --activation-func-clamp-value --glu-linear-offset",
+        "--activation-func-clamp-value --glu-linear-offset",
     ),
-    (
-        "is not supported yet: attention sees all of the past.",
-        "--window-size --window-attn-skip-freq --softmax-type=vanilla",
-    ),
-    ("is not supported yet. Use --init-method-std.", "--init-method-xavier-uniform"),
     ("is not supported: a model is described by its flags.", "--spec=local --enable-gpt-oss"),
     ("is not supported: layers are decoder layers. Use --num-layers.", "--encoder-num-layers --decoder-num-layers"),
     ("is not supported. Use --seq-length.", "--encoder-seq-length --decoder-seq-length"),
@@ -147,7 +135,7 @@ _COURSE = (
         "is not supported yet: replicas are compared at the start of a run only.",
         "--check-weight-hash-across-dp-replicas-interval",
     ),
-    ("is not supported yet. Use --eval-iters.", "--full-validation --multiple-validation-sets"),
+    ("is not supported yet. Use --eval-iters.", "--full-validation"),
     ("is not supported yet: the log does not tell.", "--log-params-norm --log-num-zeros-in-grad"),
     (
         "is not supported yet: a step is timed as a whole.",
@@ -160,18 +148,8 @@ _COURSE = (
 )
 
 _DATA = (
-    (
-        "is not supported yet: one blend is split by documents. Use --data-path with --split.",
-        "--train-data-path --valid-data-path --test-data-path --data-args-path --per-split-data-args-path",
-    ),
-    (
-        "is not supported yet: tokens see the documents before their own in a sequence.",
-        "--reset-position-ids --reset-attention-mask --eod-mask-loss --dataloader-inter-document-masking",
-    ),
-    (
-        "is not supported yet: samples are whole sequences, in one shuffled order.",
-        "--dataloader-type=single --fim-* --sft",
-    ),
+    ("is not supported. Use --reset-attention-mask.", "--dataloader-inter-document-masking"),
+    ("is not supported yet: samples are whole sequences.", "--fim-* --sft"),
     ("is not supported: a blend has 0.5 % to spare.", "--mid-level-dataset-surplus=0.005"),
     (
         "is not supported: the vocabulary's size is the tokenizer's. Use --make-vocab-size-divisible-by.",

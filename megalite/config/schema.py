@@ -46,16 +46,40 @@ class Model:
     """Tokens in one training sequence."""
     max_position_embeddings: int | None = option(at_least=1)
     """Longest sequence that the model can read. Unset: the sequence length (Megatron demands it)."""
-    position_embedding_type: Literal["learned_absolute", "rope"] = "learned_absolute"
-    """How positions enter: a learned table added to the embedding, or rotary embeddings in attention."""
+    position_embedding_type: Literal["learned_absolute", "rope", "none"] = "learned_absolute"
+    """How positions enter: a learned table added to the embedding, rotary embeddings in attention, or not at all."""
     rotary_base: int = option(10000, at_least=1)
     """Base of the rotary frequencies."""
+    rotary_percent: float = option(1.0, above=0, at_most=1)
+    """Share of each head's channels that rotary embeddings turn; the rest has no position."""
+    rotary_interleaved: bool = False
+    """Turn channel 2i with channel 2i + 1, instead of channel i with the one half a head away."""
+    rotary_seq_len_interpolation_factor: int | None = option(at_least=1)
+    """Divide rotary positions by this, to read sequences that many times longer."""
+    use_rope_scaling: bool = False
+    """Scale the low rotary frequencies as Llama 3.1 does, which was trained on 8192 positions before."""
+    rope_scaling_factor: float = option(8.0, at_least=1)
+    """By how much --use-rope-scaling slows the lowest frequencies."""
     normalization: Literal["LayerNorm", "RMSNorm"] = "LayerNorm"
     """The normalisation before attention, before the MLP and at the end."""
     norm_epsilon: float = option(1e-5, above=0)
     """Added to the variance in a normalisation."""
+    apply_layernorm_1p: bool = False
+    """Keep the weights of normalisations as their distance from 1, so that weight decay draws them to 1."""
+    apply_residual_connection_post_layernorm: bool = False
+    """Take the residual from behind the normalisation instead of before it."""
+    fp32_residual_connection: bool = False
+    """Keep the residual stream in fp32 under --bf16."""
+    qk_layernorm: bool = False
+    """Normalise each query and key over its head, before positions are added."""
     swiglu: bool = False
     """Use a gated SiLU in the MLP instead of GELU."""
+    quick_geglu: bool = False
+    """Use a gated x sigmoid(1.702 x) in the MLP instead of GELU."""
+    squared_relu: bool = False
+    """Use the square of ReLU in the MLP instead of GELU."""
+    gelu: Literal["tanh", "exact"] = "tanh"
+    """Which GELU: its tanh approximation, which Megatron's default computes, or the exact one."""
     add_bias_linear: bool = option(True, flag="--disable-bias-linear")
     """Give the linear layers biases."""
     add_qkv_bias: bool = False
@@ -66,6 +90,16 @@ class Model:
     """Probability of dropping an element after the embedding, attention and MLP."""
     attention_dropout: float = option(0.1, at_least=0, below=1)
     """Probability of dropping an attention weight."""
+    apply_query_key_layer_scaling: bool = False
+    """Divide attention scores by the layer's number, and multiply back in fp32: the same function, less overflow."""
+    window_size: str | None = None
+    """`left,right`: attend to so many earlier tokens, -1 for all of them, and to none to the right: 0."""
+    window_attn_skip_freq: str | None = None
+    """Which layers attend to everything despite --window-size: N for every N-th, or a list of 1 (windowed) and 0."""
+    softmax_type: Literal["vanilla", "off-by-one", "learnable"] = "vanilla"
+    """Let attention attend to nothing: one more score in the softmax, 0 or learned for each head."""
+    init_method_xavier_uniform: bool = False
+    """Draw the initial weights uniformly within sqrt(6 / (inputs + outputs)) instead of normally."""
     init_method_std: float = option(0.02, at_least=0)
     """Standard deviation of the initial weights; attention-out and fc2 divide it by sqrt(2 x layers)."""
     embedding_init_method_std: float | None = option(at_least=0)
@@ -103,6 +137,13 @@ class Train:
     """Sequences that one rank computes at once."""
     global_batch_size: int | None = option(at_least=1)
     """Sequences in one optimizer step over all ranks. Unset: micro-batch size x data parallel size."""
+    rampup_batch_size: tuple[int, ...] = ()
+    """Start with smaller global batches: START INCREMENT SAMPLES goes from START to --global-batch-size in increments
+    spread evenly over SAMPLES."""
+    step_batch_size_schedule: tuple[str, ...] = ()
+    """Global batch sizes, each with the number of consumed tokens from which on it holds: `0:16 2.4B:320`."""
+    decrease_batch_size_if_needed: bool = False
+    """Lower a global batch size that is no multiple of micro-batch size x data parallel size to the next that is."""
     train_iters: int | None = option(at_least=1)
     """Length of the run in optimizer steps; give this or --train-samples."""
     train_samples: int | None = option(at_least=1)
@@ -113,10 +154,30 @@ class Train:
     """Evaluate every so many iterations. Unset: only after the last."""
     eval_iters: int = option(100, at_least=0)
     """Global batches in one evaluation; 0 turns evaluation off."""
+    eval_global_batch_size: int | None = option(at_least=1)
+    """Sequences in one batch of evaluation. Unset: the global batch size that training comes to."""
+    skip_train: bool = False
+    """Only evaluate what --load names."""
     bf16: bool = False
     """Compute in bfloat16, with main parameters and main gradients in fp32."""
     exit_interval: int | None = option(at_least=1)
     """Stop after an iteration that this divides, saving first if --save is given."""
+    exit_duration_in_mins: float | None = option(at_least=0)
+    """Stop after the iteration in which so many minutes have passed, saving first if --save is given."""
+    exit_signal_handler: bool = False
+    """Stop after the iteration in which a rank receives --exit-signal, saving first if --save is given; exit with 0."""
+    exit_signal: Literal["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"] = "SIGTERM"
+    """The signal of --exit-signal-handler."""
+    iterations_to_skip: tuple[int, ...] = ()
+    """Iterations, counted from 1, whose data are passed over: no update is made."""
+    check_weight_hash_across_dp_replicas_interval: int | None = option(at_least=1)
+    """Compare the weights of data parallel replicas bit by bit every so many iterations, and stop if they differ."""
+    deterministic_mode: bool = False
+    """Use deterministic algorithms only, and sum gradients in the order of ranks, whatever the buckets."""
+    manual_gc: bool = False
+    """Collect Python's garbage around evaluations and every --manual-gc-interval iterations only: on all ranks at once."""
+    manual_gc_interval: int = option(0, at_least=0)
+    """Iterations between garbage collections under --manual-gc; 0: around evaluations only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,10 +236,30 @@ class Data:
 
     data_path: tuple[str, ...] = ()
     """Prefixes of .bin/.idx files: `A B`, or with weights `0.3 A 0.7 B`."""
-    split: str = "969, 30, 1"
-    """Shares of documents for training, validation and test."""
+    split: str | None = None
+    """Shares of documents for training, validation and test. Unset: `969, 30, 1`."""
+    data_args_path: str | None = None
+    """A file that holds what --data-path would."""
+    train_data_path: tuple[str, ...] = ()
+    """What to train on, like --data-path, instead of a share of it."""
+    valid_data_path: tuple[str, ...] = ()
+    """What to validate on, beside --train-data-path."""
+    test_data_path: tuple[str, ...] = ()
+    """What to test on, beside --train-data-path."""
+    per_split_data_args_path: str | None = None
+    """A JSON file with the keys train, valid and test: for each what its --train-data-path would be, or null."""
     mock_data: bool = False
     """Train on made-up tokens instead of files."""
+    multiple_validation_sets: bool = False
+    """Evaluate on each validation corpus by itself, and report it by the name of its file."""
+    dataloader_type: Literal["single", "cyclic"] = "single"
+    """The order of training samples: the one in which they were built, or a new order each time all were seen."""
+    eod_mask_loss: bool = False
+    """Do not count the loss of the token that follows an end of document."""
+    reset_position_ids: bool = False
+    """Let positions start anew after an end of document."""
+    reset_attention_mask: bool = False
+    """Let tokens attend to their own document only."""
     data_cache_path: str | None = None
     """Directory for index files. Unset: beside the data."""
 
@@ -221,6 +302,12 @@ class Checkpoint:
     """Take only the weights from --load and start at iteration 0."""
     no_load_optim: bool = False
     """Do not load the state of the optimizer."""
+    no_save_optim: bool = False
+    """Do not save the state of the optimizer."""
+    use_checkpoint_opt_param_scheduler: bool = False
+    """Go on with the learning rate and weight decay schedules of the checkpoint where the flags say otherwise."""
+    override_opt_param_scheduler: bool = False
+    """Go on with the learning rate and weight decay schedules of the flags where the checkpoint says otherwise."""
     ckpt_step: int | None = option(at_least=1)
     """Load this iteration instead of the latest."""
     exit_on_missing_checkpoint: bool = False
@@ -237,6 +324,24 @@ class Log:
     """File to append one JSON object per logged iteration to."""
     tensorboard_dir: str | None = None
     """Directory for TensorBoard, if it is installed."""
+    wandb_project: str | None = None
+    """Project of Weights & Biases to report to, if it is installed."""
+    wandb_exp_name: str | None = None
+    """Name of the run in --wandb-project."""
+    wandb_save_dir: str | None = None
+    """Directory for the files of --wandb-project. Unset: --save/wandb."""
+    log_progress: bool = False
+    """Append what the log says of starts, saves and stops to progress.txt in --save, with the time."""
+    log_params_norm: bool = False
+    """Log the L2 norm of the parameters."""
+    log_num_zeros_in_grad: bool = False
+    """Log how many elements of the gradient are zero."""
+    timing_log_level: int = option(0, at_least=0, at_most=2)
+    """Time nothing but whole iterations (0), the parts of an iteration (1), or their parts, too (2)."""
+    timing_log_option: Literal["max", "minmax", "all"] = "minmax"
+    """Times to print: the longest over all ranks, the shortest and the longest, or every rank's."""
+    log_timers_to_tensorboard: bool = False
+    """Write the times of --timing-log-level, the longest over all ranks, to TensorBoard and Weights & Biases, too."""
 
 
 @dataclass(frozen=True, kw_only=True)

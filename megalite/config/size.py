@@ -19,11 +19,16 @@ class ModelSize:
     max_position_embeddings: int
     vocab_size: int
     """Without padding."""
+    rotary_dim: int
+    """Channels of each head that rotary embeddings turn; 0 without them."""
     gated_mlp: bool
     learned_positions: bool
     linear_bias: bool
     qkv_bias: bool
     norm_bias: bool
+    qk_norm: bool
+    learned_sinks: bool
+    """Each head has a learned score for attending to nothing."""
     tied_embeddings: bool
 
     @property
@@ -54,11 +59,14 @@ def model_size(model: Model, *, vocab_size: int) -> ModelSize:
         seq_length=model.seq_length,
         max_position_embeddings=model.max_position_embeddings or model.seq_length,
         vocab_size=vocab_size,
-        gated_mlp=model.swiglu,
+        rotary_dim=rotary_dim(model),
+        gated_mlp=model.swiglu or model.quick_geglu,
         learned_positions=model.position_embedding_type == "learned_absolute",
         linear_bias=model.add_bias_linear,
         qkv_bias=model.add_qkv_bias or model.add_bias_linear,
         norm_bias=model.normalization == "LayerNorm",
+        qk_norm=model.qk_layernorm,
+        learned_sinks=model.softmax_type == "learnable",
         tied_embeddings=not model.untie_embeddings_and_output_weights,
     )
 
@@ -73,6 +81,11 @@ def ffn_hidden_size(model: Model) -> int:
 def kv_channels(model: Model) -> int:
     """Width of one head."""
     return model.kv_channels or model.hidden_size // model.num_attention_heads
+
+
+def rotary_dim(model: Model) -> int:
+    """Channels of each head that rotary embeddings turn."""
+    return int(kv_channels(model) * model.rotary_percent) if model.position_embedding_type == "rope" else 0
 
 
 def query_groups(model: Model) -> int:

@@ -36,16 +36,24 @@ class LearnedPositions(nn.Module):
 
 
 class Embedding(nn.Module):
-    """tokens [b, s] -> [e, b, h]: the word's vector, plus the position's where positions are learned, dropped out."""
+    """tokens [b, s] -> [e, b, h]: the word's vector, plus the position's where positions are learned, dropped out.
+
+    `dtype` is that of the residual stream, which starts here.
+    """
 
     def __init__(
-        self, *, word: VocabParallelEmbedding, position: LearnedPositions | None, dropout: HiddenDropout
+        self,
+        *,
+        word: VocabParallelEmbedding,
+        position: LearnedPositions | None,
+        dropout: HiddenDropout,
+        dtype: torch.dtype,
     ) -> None:
         super().__init__()
-        self.word, self.position, self.dropout = word, position, dropout
+        self.word, self.position, self.dropout, self.dtype = word, position, dropout, dtype
 
     def forward(self, tokens: Tensor, context: Context) -> Tensor:
-        x = self.word(tokens.t())
+        x = self.word(tokens.t()).to(self.dtype)
         if self.position is not None:
             x = x + self.position(context.position_ids)
         return self.dropout(x, context)

@@ -15,14 +15,14 @@ def init_weights(model: nn.Module, seed: int) -> None:
     """Fill every parameter of the model as its record says."""
     for name, parameter, spec in parameters_with_specs(model):
         target = spec.view(parameter.data)
-        if spec.init.std == 0:
-            target.fill_(spec.init.constant)
-        else:
+        if spec.init.is_random:
             _draw(target, spec, name, seed)
+        else:
+            target.fill_(spec.init.constant)
 
 
 def _draw(target: Tensor, spec: ShardSpec, name: str, seed: int) -> None:
-    """Normal numbers for the box of a tensor, drawn on the CPU in at least fp32 at the global shape.
+    """Random numbers for the box of a tensor, drawn on the CPU in at least fp32 at the global shape.
 
     The global tensor counts as rows of its last dimension; rows come in blocks, each from a generator of its own.
     """
@@ -36,7 +36,11 @@ def _draw(target: Tensor, spec: ShardSpec, name: str, seed: int) -> None:
     for block in (numbers // _BLOCK).unique().tolist():
         low, high = derive_key(seed, "init", name, block)
         generator = torch.Generator().manual_seed((high << 32 | low) % 2**63)
-        values = torch.empty(_BLOCK, columns, dtype=dtype).normal_(0, spec.init.std, generator=generator)
+        values = torch.empty(_BLOCK, columns, dtype=dtype)
+        if spec.init.bound:
+            values.uniform_(-spec.init.bound, spec.init.bound, generator=generator)
+        else:
+            values.normal_(0, spec.init.std, generator=generator)
         mine = numbers // _BLOCK == block
         drawn = values[numbers[mine] - block * _BLOCK][:, boxes[-1]]
         rows[mine.to(rows.device)] = drawn.to(device=rows.device, dtype=rows.dtype)

@@ -31,3 +31,16 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         x = x + self.attention_dropout(self.attention(self.attention_norm(x), context), context)
         return x + self.mlp_dropout(self.mlp(self.mlp_norm(x)), context)
+
+
+class PostNormResidualLayer(Layer):
+    """The same, its residuals taken from behind the norms.
+
+    x -- norm --+-- attention -- dropout -- + -- norm --+-- mlp -- dropout -- + -->
+                |___________________________|           |_____________________|
+    """
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        x = self.attention_norm(x)
+        x = self.mlp_norm(x + self.attention_dropout(self.attention(x, context), context))
+        return x + self.mlp_dropout(self.mlp(x), context)

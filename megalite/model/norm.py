@@ -1,46 +1,65 @@
-"""Normalisations over the hidden dimension, replicated over tp.
-
-Under sequence parallelism each rank normalises only its rows, so the weights owe a sum of their gradients over tp.
-"""
+"""Normalisations over the last dimension, their weights replicated over tp."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from megalite.shard import Init, replicated
-from megalite.tensor_parallel.layout import TensorParallel
 
 
 class Norm(nn.Module):
-    """A weight for each hidden channel, 1 at first."""
+    """A weight for each of `width` channels, 1 at first; kept as the distance from `origin`, which is 0 or 1.
+
+    `sum_grad_over_tp`: each tp rank sees only a part of what is normalised (some rows, or some heads).
+    The result has the dtype of the weight, whatever x has.
+    """
 
     def __init__(
-        self, hidden: int, *, eps: float, layout: TensorParallel, dtype: torch.dtype, device: torch.device
+        self,
+        width: int,
+        *,
+        eps: float,
+        origin: float,
+        sum_grad_over_tp: bool,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.empty(hidden, dtype=dtype, device=device))
-        self.shard_specs = {
-            "weight": replicated((hidden,), init=Init(constant=1.0), sum_grad_over_tp=layout.shards_sequence)
-        }
+        self.eps, self.origin = eps, origin
+        self.weight = nn.Parameter(torch.empty(width, dtype=dtype, device=device))
+        init = Init(constant=1.0 - origin)
+        self.shard_specs = {"weight": replicated((width,), init=init, sum_grad_over_tp=sum_grad_over_tp)}
+
+    def gain(self, x: Tensor) -> Tensor:
+        """What the normalised x is multiplied by, in its dtype."""
+        weight = self.weight.to(x.dtype)
+        return weight + self.origin if self.origin else weight
 
 
 class RMSNorm(Norm):
     """x / rms(x) * weight (Zhang and Sennrich 2019)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return F.rms_norm(x, self.weight.shape, self.gain(x), self.eps).to(self.weight.dtype)
 
 
 class LayerNorm(Norm):
     """(x - mean(x)) / std(x) * weight + bias (Ba et al. 2016)."""
 
     def __init__(
-        self, hidden: int, *, eps: float, layout: TensorParallel, dtype: torch.dtype, device: torch.device
+        self,
+        width: int,
+        *,
+        eps: float,
+        origin: float,
+        sum_grad_over_tp: bool,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
-        super().__init__(hidden, eps=eps, layout=layout, dtype=dtype, device=device)
-        self.bias = nn.Parameter(torch.empty(hidden, dtype=dtype, device=device))
-        self.shard_specs["bias"] = replicated((hidden,), init=Init(), sum_grad_over_tp=layout.shards_sequence)
+        super().__init__(width, eps=eps, origin=origin, sum_grad_over_tp=sum_grad_over_tp, dtype=dtype, device=device)
+        self.bias = nn.Parameter(torch.empty(width, dtype=dtype, device=device))
+        self.shard_specs["bias"] = replicated((width,), init=Init(), sum_grad_over_tp=sum_grad_over_tp)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        y = F.layer_norm(x, self.weight.shape, self.gain(x), self.bias.to(x.dtype), self.eps)
+        return y.to(self.weight.dtype)

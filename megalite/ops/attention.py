@@ -1,33 +1,68 @@
-"""Causal attention cores. q [b, np, sq, hn] meets k, v [b, ng, sk, hn]; the last query stands at the last key."""
+"""Causal attention. q [b, np, sq, hn] meets k, v [b, ng, sk, hn]; the last query stands at the last key.
+
+`hidden` is True where a query must not see a key, and broadcasts to [b, np, sq, sk].
+"""
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from megalite.ops.dropout import Draw, attention_dropout
+
+def hidden_keys(
+    queries: int, keys: int, *, window: int | None, segment_ids: Tensor | None, device: torch.device
+) -> Tensor | None:
+    """What a query must not see: its future, what lies more than `window` before it, other documents of its sample.
+
+    segment_ids [b, s] is the document of each token, where documents are apart. None where causality says it all, or
+    where a single query sees everything.
+    """
+    if window is None and segment_ids is None and queries in (keys, 1):
+        return None
+    distance = torch.arange(keys - queries, keys, device=device).unsqueeze(1) - torch.arange(keys, device=device)
+    hidden = distance < 0
+    if window is not None:
+        hidden |= distance > window
+    if segment_ids is not None:
+        hidden = hidden | (segment_ids.unsqueeze(2) != segment_ids.unsqueeze(1)).unsqueeze(1)
+    return hidden
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
     """Attention by torch's fused kernels, without a mask where causality suffices. -> [b, np, sq, hn]"""
-    queries, keys, grouped = q.shape[2], k.shape[2], q.shape[1] != k.shape[1]
-    if queries == keys:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
-    mask = None if queries == 1 else _hidden(queries, keys, q.device).logical_not()
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=grouped)
+    causal = hidden is None and q.shape[2] > 1
+    seen = None if hidden is None else ~hidden
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=seen, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1]
+    )
 
 
-def softmax_attention(q: Tensor, k: Tensor, v: Tensor, *, p: float, draw: Draw, layer: int, first_head: int) -> Tensor:
-    """Attention with dropout on the probabilities, by explicit softmax: torch's own mask depends on its generator."""
+def softmax_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    hidden: Tensor | None,
+    *,
+    coefficient: float = 1.0,
+    sink: Tensor | None = None,
+    dropout: Callable[[Tensor], Tensor] = lambda probs: probs,
+) -> Tensor:
+    """Attention by explicit softmax in at least fp32, for what the fused kernels cannot do. -> [b, np, sq, hn]
+
+    `coefficient`: scores are divided by it before they are rounded and multiplied after. `sink` [np]: one more score
+    for each head, of attending to nothing. `dropout` acts on the probabilities [b, np, sq, sk].
+    """
+    if hidden is None:
+        hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
     copies = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(copies, dim=1), v.repeat_interleave(copies, dim=1)
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-    scores = scores.masked_fill(_hidden(q.shape[2], k.shape[2], q.device), float("-inf"))
-    probs = torch.softmax(scores, dim=-1, dtype=torch.promote_types(q.dtype, torch.float32)).to(q.dtype)
-    return attention_dropout(probs, p, draw=draw, layer=layer, first_head=first_head) @ v
-
-
-def _hidden(queries: int, keys: int, device: torch.device) -> Tensor:
-    """[queries, keys] True where a key lies in a query's future."""
-    return torch.ones(queries, keys, dtype=torch.bool, device=device).triu(keys - queries + 1)
+    scores = (q @ k.transpose(-2, -1)) / (math.sqrt(q.shape[-1]) * coefficient)
+    wide = scores.to(torch.promote_types(q.dtype, torch.float32)) * coefficient
+    wide = wide.masked_fill(hidden, float("-inf"))
+    if sink is not None:
+        nothing = sink.to(wide.dtype).view(1, -1, 1, 1).expand(*wide.shape[:3], 1)
+        wide = torch.cat([wide, nothing], dim=-1)
+    probs = torch.softmax(wide, dim=-1)[..., : k.shape[2]]
+    return dropout(probs.to(q.dtype)) @ v

@@ -1,37 +1,81 @@
-"""Rotary position embedding (Su et al. 2021), the half-split form of Llama: channel i turns with channel i + d / 2."""
+"""Rotary position embedding (Su et al. 2021): pairs of channels turn by an angle that grows with the position."""
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 
-def rotary_table(positions: int, dim: int, base: float, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """How Llama 3.1 reads further than it was trained for: low frequencies turn `factor` times slower, high ones stay.
+
+    A frequency is low if it turns less than `low` times in `trained` positions, high if more than `high` times; between
+    them the two are mixed. (Llama 3 model card and reference configuration.)
+    """
+
+    factor: float
+    low: float = 1.0
+    high: float = 4.0
+    trained: int = 8192
+
+    def __call__(self, frequency: Tensor) -> Tensor:
+        turns = self.trained * frequency / (2 * math.pi)
+        share = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
+        return frequency * (share + (1 - share) / self.factor)
+
+
+def rotary_table(
+    positions: int,
+    dim: int,
+    base: float,
+    *,
+    interpolation: float = 1.0,
+    scaling: Scaling | None = None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
     """cos and sin of every angle: [2, positions, dim / 2]. Computed in fp64, so that it is right at any position."""
     frequency = base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
-    angle = torch.arange(positions, dtype=torch.float64).unsqueeze(1) * frequency
+    if scaling is not None:
+        frequency = scaling(frequency)
+    angle = torch.arange(positions, dtype=torch.float64).unsqueeze(1) / interpolation * frequency
     return torch.stack([angle.cos(), angle.sin()]).to(device=device, dtype=dtype)
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _turn_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+def _turn_neighbours(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
 
 
 class _Rotate(torch.autograd.Function):
     """A rotation's gradient is the rotation back."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, neighbours: bool) -> Tensor:
         ctx.save_for_backward(cos, sin)
-        return _turn(x, cos, sin)
+        ctx.turn = _turn_neighbours if neighbours else _turn_halves
+        return ctx.turn(x, cos, sin)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         cos, sin = ctx.saved_tensors
-        return _turn(grads[0], cos, -sin), None, None
+        return ctx.turn(grads[0], cos, -sin), None, None, None
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x [s, b, ..., d], cos and sin [s, b, ..., d / 2] at each token's position -> x turned by its position."""
-    return _Rotate.apply(x, cos, sin)
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, neighbours: bool = False) -> Tensor:
+    """x [s, b, ..., d], cos and sin [s, b, ..., r / 2] at each token's position -> x, its first r channels turned.
+
+    Channel i turns with channel i + r / 2, as in Llama; with `neighbours`, channel 2i with channel 2i + 1.
+    """
+    turned = 2 * cos.shape[-1]
+    if turned == x.shape[-1]:
+        return _Rotate.apply(x, cos, sin, neighbours)
+    return torch.cat([_Rotate.apply(x[..., :turned], cos, sin, neighbours), x[..., turned:]], dim=-1)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from megalite.config import size
+from megalite.config.windows import windows
 from megalite.rules.job import Job, Rules, divisors, near
 
 
@@ -53,10 +54,11 @@ def _head_width(job: Job) -> Iterator[str]:
             f"--hidden-size {hidden} is not divisible by --num-attention-heads {heads}. Try {near(hidden, heads)}, "
             "or give --kv-channels."
         )
-    elif model.position_embedding_type == "rope" and size.kv_channels(model) % 2:
+    elif size.rotary_dim(model) % 2 or (model.position_embedding_type == "rope" and size.rotary_dim(model) == 0):
         yield (
-            f"--position-embedding-type rope turns pairs of channels, but a head has {size.kv_channels(model)}. "
-            f"Try --kv-channels {size.kv_channels(model) + 1}."
+            f"--position-embedding-type rope turns pairs of channels, but of a head of {size.kv_channels(model)} "
+            f"channels --rotary-percent {model.rotary_percent} is {size.rotary_dim(model)}. Try --kv-channels "
+            f"{size.kv_channels(model) // 2 * 2 + 2} --rotary-percent 1."
         )
 
 
@@ -78,6 +80,44 @@ def _positions(job: Job) -> Iterator[str]:
         yield f"--seq-length {length} is more than --max-position-embeddings {most}. Try --seq-length {most}."
 
 
+def _one_activation(job: Job) -> Iterator[str]:
+    chosen = [name for name in ("swiglu", "quick_geglu", "squared_relu") if getattr(job.config.model, name)]
+    if len(chosen) > 1:
+        yield f"{' and '.join('--' + name.replace('_', '-') for name in chosen)} exclude each other. Give one."
+
+
+def _rotary_only(job: Job) -> Iterator[str]:
+    model = job.config.model
+    given = {
+        "--rotary-percent": model.rotary_percent != 1,
+        "--rotary-interleaved": model.rotary_interleaved,
+        "--rotary-seq-len-interpolation-factor": model.rotary_seq_len_interpolation_factor is not None,
+        "--use-rope-scaling": model.use_rope_scaling,
+    }
+    flags = [flag for flag, is_given in given.items() if is_given]
+    if flags and model.position_embedding_type != "rope":
+        yield (
+            f"{' and '.join(flags)} needs rotary positions, but --position-embedding-type is "
+            f"{model.position_embedding_type}. Try --position-embedding-type rope."
+        )
+
+
+def _windows(job: Job) -> Iterator[str]:
+    model = job.config.model
+    if model.window_attn_skip_freq is not None and model.window_size is None:
+        yield f"--window-attn-skip-freq {model.window_attn_skip_freq} needs --window-size. Try --window-size 128,0."
+    else:
+        try:
+            windows(model)
+        except ValueError as error:
+            yield str(error)
+
+
+def _fp32_residual(job: Job) -> Iterator[str]:
+    if job.config.model.fp32_residual_connection and not job.config.train.bf16:
+        yield "--fp32-residual-connection needs --bf16: without it everything is fp32. Leave it out."
+
+
 def _sequence_parallel(job: Job) -> Iterator[str]:
     length, tp = job.config.model.seq_length, job.config.parallel.tensor_model_parallel_size
     if job.config.parallel.sequence_parallel and length % tp:
@@ -92,14 +132,23 @@ def _backend(job: Job) -> Iterator[str]:
         yield "--distributed-backend nccl needs a GPU, but --device is cpu. Try --distributed-backend gloo."
 
 
+_ROTARY = (
+    "--position-embedding-type --rotary-percent --rotary-interleaved --rotary-seq-len-interpolation-factor "
+    "--use-rope-scaling"
+)
+
 SHAPE_RULES: Rules = (
     ("--tensor-model-parallel-size", _tensor_parallel),
     ("--num-attention-heads --tensor-model-parallel-size", _heads),
     ("--num-query-groups --num-attention-heads", _query_groups),
     ("--num-query-groups --tensor-model-parallel-size", _query_groups_over_ranks),
-    ("--hidden-size --num-attention-heads --kv-channels --position-embedding-type", _head_width),
+    ("--hidden-size --num-attention-heads --kv-channels --position-embedding-type --rotary-percent", _head_width),
     ("--ffn-hidden-size --hidden-size --tensor-model-parallel-size", _mlp_width),
     ("--seq-length --max-position-embeddings", _positions),
+    ("--swiglu --quick-geglu --squared-relu", _one_activation),
+    (_ROTARY, _rotary_only),
+    ("--num-layers --window-size --window-attn-skip-freq", _windows),
+    ("--fp32-residual-connection --bf16", _fp32_residual),
     ("--seq-length --tensor-model-parallel-size --sequence-parallel", _sequence_parallel),
     ("--distributed-backend --device", _backend),
 )

@@ -1,6 +1,7 @@
 """The one harness of the equality matrix: build a tiny run in any layout, step it, put its tensors together again."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +28,32 @@ _TINY = Model(
     hidden_dropout=0.0,
     attention_dropout=0.0,
 )
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "half rotary": ("llama", {"rotary_percent": 0.5}),
+    "rotary pairs": ("llama", {"rotary_interleaved": True}),
+    "interpolated": ("llama", {"rotary_seq_len_interpolation_factor": 4}),
+    "llama 3 scaling": ("llama", {"use_rope_scaling": True, "rope_scaling_factor": 8.0, "rotary_base": 500}),
+    "no positions": ("llama", {"position_embedding_type": "none"}),
+    "1p": ("gpt2", {"apply_layernorm_1p": True}),
+    "1p rms": ("llama", {"apply_layernorm_1p": True, "norm_epsilon": 1e-3}),
+    "exact gelu": ("gpt2", {"gelu": "exact"}),
+    "squared relu": ("gpt2", {"squared_relu": True}),
+    "quick geglu": ("llama", {"swiglu": False, "quick_geglu": True}),
+    "wide heads": ("gpt2", {"kv_channels": 6}),
+    "qkv biases": ("llama", {"add_qkv_bias": True}),
+    "qk norm": ("llama", {"qk_layernorm": True}),
+    "qk layer norm": ("llama", {"qk_layernorm": True, "normalization": "LayerNorm"}),
+    "qk layer scaling": ("gpt2", {"apply_query_key_layer_scaling": True}),
+    "post norm residual": ("gpt2", {"apply_residual_connection_post_layernorm": True}),
+    "window": ("llama", {"window_size": "3,0"}),
+    "window, one layer": ("gpt2", {"window_size": "(2,0)", "window_attn_skip_freq": "2"}),
+    "off by one": ("gpt2", {"softmax_type": "off-by-one"}),
+    "sinks": ("llama", {"softmax_type": "learnable"}),
+    "sinks and window": ("gpt2", {"softmax_type": "learnable", "window_size": "4,0"}),
+    "xavier": ("gpt2", {"init_method_xavier_uniform": True}),
+}
+"""Models of the two families, each with one more setting."""
+
 MODELS = {
     "gpt2": _TINY,
     "llama": replace(
@@ -41,6 +68,9 @@ MODELS = {
         untie_embeddings_and_output_weights=True,
     ),
 }
+
+
+MODELS |= {name: replace(MODELS[base], **settings) for name, (base, settings) in VARIANTS.items()}
 
 
 def grid(layout: dict[str, int]) -> Grid:
@@ -77,7 +107,7 @@ def make(mesh: ParallelMesh, settings: Config, dtype: torch.dtype) -> Engine:
     """A run in which biases and norms are random too, alike in every layout."""
     engine = build(settings, derive(settings, mesh.world.size), vocab_size=VOCAB, mesh=mesh, dtype=dtype)
     for slot in engine.buffer.slots:
-        if slot.spec.init.std == 0:
+        if not slot.spec.init.is_random:
             noise = torch.Generator().manual_seed(len(slot.name))
             full = torch.randn(slot.spec.global_shape, generator=noise, dtype=torch.float64) * 0.2
             full += slot.spec.init.constant

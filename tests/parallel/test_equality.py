@@ -1,6 +1,7 @@
 """The promise of the house: the same loss, the same gradients and the same curve in every layout."""
 
 from functools import cache
+from itertools import product
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from megalite.grid import Grid
 from megalite.shard import Shard
 from tests.parallel import faults, harness
-from tests.parallel.harness import MODELS
+from tests.parallel.harness import VARIANTS
 from tests.pool import Pool
 
 LAYOUTS = {
@@ -20,6 +21,7 @@ LAYOUTS = {
     "dp2-overlap": {"dp": 2, "overlap": 1, "bucket": 4000},
     "tp2-sp-dp2": {"tp": 2, "sp": 1, "dp": 2},
 }
+FAMILIES = ["gpt2", "llama"]
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32}
 GRADIENT_LIMIT = {"fp64": 1e-10, "fp32": 1e-5}
 CURVE_LIMIT = {"fp64": (1e-9, 1e-9), "fp32": (1e-4, 1e-3)}
@@ -58,11 +60,28 @@ def complaints(results: list[Gradients], reference: Gradients, limit: float) -> 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", FAMILIES)
 def test_loss_and_gradients(pool: Pool, model: str, layout: str, dtype: str, dropout: float) -> None:
     settings = harness.config(model, LAYOUTS[layout], dropout=dropout)
     results = pool.run(harness.grid(LAYOUTS[layout]), harness.gradients, settings, DTYPES[dtype])
     assert not complaints(results, one_rank_gradients(model, dtype, dropout), GRADIENT_LIMIT[dtype])
+
+
+FULL = list(product(VARIANTS, LAYOUTS, DTYPES, [0.0, 0.1]))
+COVERING = [
+    (model, layout, "fp64", 0.1 if i % 2 else 0.0)
+    for i, model in enumerate(VARIANTS)
+    for layout in [("tp2", "tp2-sp", "tp4", "tp2-sp-dp2")[i % 4], ("tp2-sp", "dp2-overlap", "tp2", "tp4")[i % 4]]
+]
+"""Each variant plain and with sequence parallelism or more ranks, and both dropouts; `make soak` runs all."""
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "dtype", "dropout"),
+    COVERING + [pytest.param(*case, marks=pytest.mark.soak) for case in FULL if case not in COVERING],
+)
+def test_variants(pool: Pool, model: str, layout: str, dtype: str, dropout: float) -> None:
+    test_loss_and_gradients(pool, model, layout, dtype, dropout)
 
 
 @pytest.mark.parametrize("fault", faults.FAULTS)
@@ -84,7 +103,7 @@ def soak(*values: str) -> object:
     ("dtype", "optimizer"), [("fp64", "adam"), ("fp32", "sgd"), soak("fp64", "sgd"), soak("fp32", "adam")]
 )
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", FAMILIES)
 def test_curves(pool: Pool, model: str, layout: str, dtype: str, optimizer: str) -> None:
     settings = harness.config(model, LAYOUTS[layout], optimizer=optimizer)
     curves = pool.run(harness.grid(LAYOUTS[layout]), harness.curve, settings, DTYPES[dtype], STEPS)

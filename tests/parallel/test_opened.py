@@ -23,8 +23,18 @@ SIZES = {"tp1": Grid(sizes={}), "tp2": Grid(sizes={"tp": 2})}
 TEXT = torch.randint(VOCAB, (2, 24), generator=torch.Generator().manual_seed(3))
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+ROPE = {
+    "default": {"rope_type": "default", "rope_theta": 500000.0},
+    "llama3": {
+        **{"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0},
+        **{"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+    },
+    "linear": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+}
+
+
+@pytest.fixture(scope="module", params=ROPE)
+def llama(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """A Llama of transformers, every tensor drawn anew, and its checkpoint."""
     source, root = tmp_path_factory.mktemp("hf"), tmp_path_factory.mktemp("megalite")
     config = transformers.LlamaConfig(
@@ -36,7 +46,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
         num_key_value_heads=2,
         max_position_embeddings=POSITIONS,
         rms_norm_eps=3e-6,
-        rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
+        rope_parameters=ROPE[request.param],
     )
     torch.manual_seed(11)
     model = transformers.LlamaForCausalLM(config).eval()

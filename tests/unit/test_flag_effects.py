@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -49,6 +50,8 @@ ROPE = "--position-embedding-type rope"
 WSD = "--lr-decay-style WSD --lr-wsd-decay-iters 2"
 RAMP = "--weight-decay-incr-style linear --start-weight-decay 0 --end-weight-decay 40"
 SAMPLES = "--train-samples 12"
+EOD = "--vocab-size 49"
+"""Makes the highest id in the data the end of document."""
 LOAD = "--load DATA/saved"
 
 EFFECTS: dict[str, Row] = {
@@ -63,14 +66,31 @@ EFFECTS: dict[str, Row] = {
     "--max-position-embeddings": Row(value="64", plan=True),
     "--position-embedding-type": Row(value="rope"),
     "--rotary-base": Row(value="10", given=ROPE),
+    "--rotary-percent": Row(value="0.5", given=ROPE),
+    "--rotary-interleaved": Row(given=ROPE),
+    "--rotary-seq-len-interpolation-factor": Row(value="4", given=ROPE),
+    "--use-rope-scaling": Row(given=ROPE),
+    "--rope-scaling-factor": Row(value="2", given=f"{ROPE} --use-rope-scaling"),
     "--normalization": Row(value="RMSNorm"),
     "--norm-epsilon": Row(value="0.5"),
+    "--apply-layernorm-1p": Row(given="--weight-decay 40"),
+    "--apply-residual-connection-post-layernorm": Row(),
+    "--fp32-residual-connection": Row(given="--bf16"),
+    "--qk-layernorm": Row(),
     "--swiglu": Row(),
+    "--quick-geglu": Row(),
+    "--squared-relu": Row(),
+    "--gelu": Row(value="exact"),
     "--disable-bias-linear": Row(),
     "--add-qkv-bias": Row(given="--disable-bias-linear"),
     "--untie-embeddings-and-output-weights": Row(),
     "--hidden-dropout": Row(value="0.5"),
     "--attention-dropout": Row(value="0.5", given="--init-method-std 0.5"),
+    "--apply-query-key-layer-scaling": Row(),
+    "--window-size": Row(value="2,0"),
+    "--window-attn-skip-freq": Row(value="2", given="--window-size 2,0"),
+    "--softmax-type": Row(value="learnable"),
+    "--init-method-xavier-uniform": Row(),
     "--init-method-std": Row(value="0.5"),
     "--embedding-init-method-std": Row(value="0.5"),
     "--make-vocab-size-divisible-by": Row(value="1000", plan=True),
@@ -116,7 +136,17 @@ EFFECTS: dict[str, Row] = {
     "--clip-grad": Row(value="0.01", given="--optimizer sgd"),
     "--data-path": Row(value="DATA/b"),
     "--split": Row(value="10,90", given="--train-iters 3"),
+    "--data-args-path": Row(value="DATA/blend.txt", without=DATA),
+    "--train-data-path": Row(value="DATA/b", given="--train-data-path DATA/a", without=DATA),
+    "--valid-data-path": Row(value="DATA/b", given="--train-data-path DATA/a", without=DATA),
+    "--test-data-path": Row(value="DATA/b", given="--train-data-path DATA/a", without=DATA),
+    "--per-split-data-args-path": Row(value="DATA/parts.json", without=DATA),
     "--mock-data": Row(without=DATA),
+    "--multiple-validation-sets": Row(given="--data-path DATA/a DATA/b"),
+    "--dataloader-type": Row(value="cyclic"),
+    "--eod-mask-loss": Row(given=EOD),
+    "--reset-position-ids": Row(given=EOD),
+    "--reset-attention-mask": Row(given=f"{EOD} --init-method-std 0.5"),
     "--data-cache-path": Row(value="cache"),
     "--tokenizer-type": Row(value="ByteLevelTokenizer"),
     "--tokenizer-model": Row(value="nowhere", given="--tokenizer-type SentencePieceTokenizer"),
@@ -149,6 +179,8 @@ def observe(tmp_path_factory) -> Callable[..., object]:
         with IndexedWriter(data / name, np.dtype("uint16")) as writer:
             for _ in range(40):
                 writer.add_document(rng.integers(0, 49, 100))
+    (data / "blend.txt").write_text(f"0.5 {data}/a\n0.5 {data}/b\n")
+    (data / "parts.json").write_text(json.dumps({"train": f"{data}/a", "valid": [f"{data}/b"], "test": None}))
 
     @cache
     def observe(words: str, *, plan: bool) -> object:

@@ -31,6 +31,7 @@ TINY: dict[str, Any] = {
     "bos_token_id": 0,
     "eos_token_id": 3,
 }
+LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 VARIANTS: dict[str, dict[str, Any]] = {
     "grouped": {},
     "tied": {"tie_word_embeddings": True},
@@ -38,6 +39,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "one key per query": {"num_key_value_heads": 6},
     "one key for all": {"num_key_value_heads": 1},
     "wide heads": {"head_dim": 10},
+    "llama 3.1": {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, **LLAMA_3}},
+    "interpolated": {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}},
 }
 
 
@@ -164,7 +167,7 @@ ROPE = [
     ({"rope_theta": 1e6, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, 1000000),
     ({"rope_theta": 5e5, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, "stated twice"),
     ({"rope_theta": 10000.5}, "--rotary-base is a whole number"),
-    ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling asks for 'linear' scaling"),
+    ({"rope_scaling": {"type": "linear", "factor": 2.5}}, "rope_scaling asks for 'linear' scaling"),
     ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling asks for 'llama3' scaling"),
     ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}}, "rope_parameters asks for 'yarn'"),
     ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "factor": 4.0}}, "rope_parameters has .'factor'"),

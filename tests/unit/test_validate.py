@@ -70,7 +70,7 @@ TABLE = [
         "--tensor-model-parallel-size 4 is more than --num-query-groups 2: each rank needs a whole query group",
     ),
     ("--hidden-size 65", "--hidden-size 65 is not divisible by --num-attention-heads 4. Try 64 or 68"),
-    ("--position-embedding-type rope --kv-channels 5", "Try --kv-channels 6."),
+    ("--position-embedding-type rope --kv-channels 5", "is 5. Try --kv-channels 6 --rotary-percent 1."),
     (
         "--tensor-model-parallel-size 4 --ffn-hidden-size 322",
         "--ffn-hidden-size 322 is not divisible by --tensor-model-parallel-size 4. Try 320 or 324.",

@@ -14,6 +14,7 @@ HARMLESS = frozenset({
 
 TRAINING_ONLY = frozenset({
     "seq_length", "hidden_dropout", "init_method_std", "embedding_init_method_std", "make_vocab_size_divisible_by",
+    "init_method_xavier_uniform", "fp32_residual_connection", "apply_query_key_layer_scaling",
 })  # fmt: skip
 """Settings of ours that a trained model no longer needs."""
 

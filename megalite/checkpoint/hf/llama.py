@@ -5,7 +5,7 @@ from typing import Any
 
 from megalite.checkpoint.hf.family import Family, Settings
 from megalite.checkpoint.hf.fields import HARMLESS, TRAINING_ONLY, Fields
-from megalite.checkpoint.hf.rope import read_rotary_base, write_rotary_base
+from megalite.checkpoint.hf.rope import read_rotary, write_rotary
 from megalite.checkpoint.hf.rows import Row, grouped_qkv, same, stacked
 
 
@@ -30,7 +30,7 @@ def read_config(config: dict[str, Any]) -> tuple[Settings, dict[str, Any]]:
         "kv_channels": fields.size("head_dim", max(hidden // heads, 1)),
         "max_position_embeddings": fields.size("max_position_embeddings", 2048),
         "position_embedding_type": "rope",
-        "rotary_base": read_rotary_base(fields),
+        **read_rotary(fields),
         "normalization": "RMSNorm",
         "norm_epsilon": fields.take("rms_norm_eps", 1e-6),
         "swiglu": True,
@@ -51,6 +51,8 @@ def write_config(model: Settings) -> dict[str, Any]:
     fields.only("normalization", "RMSNorm", default="LayerNorm", because="Llama has RMSNorm")
     fields.only("position_embedding_type", "rope", default="learned_absolute", because="Llama has rotary positions")
     fields.only("swiglu", True, default=False, because="Llama's MLP is a gated SiLU")
+    fields.only("softmax_type", "vanilla", default="vanilla", because="Llama's attention has no sinks")
+    fields.take("gelu", "tanh")  # read where there is no gate
     biases = fields.take("add_bias_linear", True)
     if fields.take("add_qkv_bias", False) and not biases:
         fields.refuse("add_qkv_bias is True: Llama has biases on all linear layers or on none")
@@ -69,7 +71,7 @@ def write_config(model: Settings) -> dict[str, Any]:
         "hidden_act": "silu",
         "max_position_embeddings": fields.size("max_position_embeddings"),
         "rms_norm_eps": fields.take("norm_epsilon", 1e-5),
-        **write_rotary_base(fields.take("rotary_base", 10000)),
+        **write_rotary(fields),
         "attention_bias": biases,
         "mlp_bias": biases,
         "tie_word_embeddings": not fields.take("untie_embeddings_and_output_weights", False),

@@ -1,0 +1,158 @@
+"""The operations of the model against formulas written down anew, and against transformers."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from megalite.config.schema import Model
+from megalite.config.windows import windows
+from megalite.ops.activation import gelu_exact, gelu_tanh, quick_geglu, squared_relu, swiglu
+from megalite.ops.attention import fused_attention, hidden_keys, softmax_attention
+from megalite.ops.rotary import Scaling, rotary_table, rotate
+
+CPU = torch.device("cpu")
+F64 = torch.float64
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.parametrize(
+    ("activation", "formula"),
+    [
+        (gelu_exact, lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))),
+        (gelu_tanh, lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
+        (squared_relu, lambda x: torch.where(x > 0, x * x, 0)),
+        (swiglu, lambda x: x[:, :4] / (1 + torch.exp(-x[:, :4])) * x[:, 4:]),
+        (quick_geglu, lambda x: x[:, :4] / (1 + torch.exp(-1.702 * x[:, :4])) * x[:, 4:]),
+    ],
+)
+def test_activations(activation, formula) -> None:
+    x = random(5, 8)
+    assert torch.allclose(activation(x), formula(x), atol=1e-12)
+
+
+def test_halves_turn_as_in_transformers() -> None:
+    modeling = pytest.importorskip("transformers.models.llama.modeling_llama")
+    q, positions = random(6, 2, 3, 8), torch.tensor([0, 1, 2, 5, 9, 13])
+    table = rotary_table(16, 8, 500.0, dtype=F64, device=CPU)[:, positions]
+    cos, sin = table[:, :, None, None]
+    theirs_cos, theirs_sin = (torch.cat([t, t], dim=-1).unsqueeze(0) for t in table)
+    expected, _ = modeling.apply_rotary_pos_emb(*(q.permute(1, 2, 0, 3),) * 2, theirs_cos, theirs_sin)
+    assert torch.allclose(rotate(q, cos, sin), expected.permute(2, 0, 1, 3), atol=1e-12)
+
+
+def test_neighbours_turn_as_complex_numbers() -> None:
+    q = random(6, 2, 3, 8)
+    cos, sin = rotary_table(6, 8, 500.0, dtype=F64, device=CPU)[:, :, None, None]
+    expected = torch.view_as_real(torch.view_as_complex(q.reshape(6, 2, 3, 4, 2)) * torch.complex(cos, sin))
+    assert torch.allclose(rotate(q, cos, sin, neighbours=True), expected.flatten(-2), atol=1e-12)
+
+
+@pytest.mark.parametrize("neighbours", [False, True])
+@pytest.mark.parametrize("turned", [4, 8])
+def test_rotation_gradient_and_rest(neighbours: bool, turned: int) -> None:
+    q = random(3, 1, 2, 8).requires_grad_()
+    cos, sin = rotary_table(3, turned, 10.0, dtype=F64, device=CPU)[:, :, None, None]
+    assert torch.autograd.gradcheck(lambda x: rotate(x, cos, sin, neighbours=neighbours), q)
+    assert torch.equal(rotate(q, cos, sin, neighbours=neighbours)[..., turned:], q[..., turned:])
+
+
+@pytest.mark.parametrize(("factor", "base"), [(8.0, 500000.0), (32.0, 10000.0)])
+def test_llama_3_scaling_is_that_of_transformers(factor: float, base: float) -> None:
+    transformers = pytest.importorskip("transformers")
+    utils = pytest.importorskip("transformers.modeling_rope_utils")
+    settings = {
+        "rope_type": "llama3",
+        "rope_theta": base,
+        "factor": factor,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    config = transformers.LlamaConfig(
+        hidden_size=512, num_attention_heads=4, max_position_embeddings=131072, rope_parameters=settings
+    )
+    theirs, _ = utils.ROPE_INIT_FUNCTIONS["llama3"](config, CPU)
+    table = rotary_table(2, 128, base, scaling=Scaling(factor=factor), dtype=F64, device=CPU)
+    ours = torch.atan2(table[1, 1], table[0, 1])
+    assert torch.allclose(ours, theirs.to(F64), rtol=1e-5)
+
+
+def test_interpolation_divides_positions() -> None:
+    near = rotary_table(8, 8, 100.0, dtype=F64, device=CPU)
+    far = rotary_table(32, 8, 100.0, interpolation=4, dtype=F64, device=CPU)
+    assert torch.allclose(far[:, ::4], near, atol=1e-12)
+
+
+DOCUMENTS = torch.tensor([[0, 0, 1, 1, 1, 2], [0, 0, 0, 0, 0, 0]])
+
+
+@pytest.mark.parametrize("queries", [6, 4, 1])
+@pytest.mark.parametrize("window", [None, 0, 2, 9])
+@pytest.mark.parametrize("segment_ids", [None, DOCUMENTS])
+def test_hidden_keys(queries: int, window: int | None, segment_ids: Tensor | None) -> None:
+    keys = 6
+    if segment_ids is not None and queries != keys:
+        pytest.skip("documents are apart in whole sequences only")
+    hidden = hidden_keys(queries, keys, window=window, segment_ids=segment_ids, device=CPU)
+    for b, i, j in torch.cartesian_prod(torch.arange(2), torch.arange(queries), torch.arange(keys)).tolist():
+        at = keys - queries + i
+        expected = j > at or (window is not None and at - j > window)
+        if segment_ids is not None:
+            expected = expected or bool(segment_ids[b, at] != segment_ids[b, j])
+        found = j > at if hidden is None else bool(torch.broadcast_to(hidden, (2, 1, queries, keys))[b, 0, i, j])
+        assert found == expected
+
+
+@pytest.mark.parametrize("window", [None, 2])
+@pytest.mark.parametrize("segment_ids", [None, DOCUMENTS])
+@pytest.mark.parametrize("coefficient", [1.0, 7.0])
+def test_both_attentions_agree(window: int | None, segment_ids: Tensor | None, coefficient: float) -> None:
+    q, k, v = random(2, 4, 6, 8), random(2, 2, 6, 8), random(2, 2, 6, 8) * 2
+    hidden = hidden_keys(6, 6, window=window, segment_ids=segment_ids, device=CPU)
+    explicit = softmax_attention(q, k, v, hidden, coefficient=coefficient)
+    assert torch.allclose(explicit, fused_attention(q, k, v, hidden), atol=1e-12)
+
+
+def test_a_sink_is_one_more_score() -> None:
+    q, k, v, sink = random(1, 2, 5, 4), random(1, 2, 5, 4), random(1, 2, 5, 4) + 1, torch.tensor([0.0, 1.5])
+    scores = (q @ k.mT / 2).exp().tril()
+    expected = scores / (scores.sum(-1, keepdim=True) + sink.exp().view(1, 2, 1, 1)) @ v
+    assert torch.allclose(softmax_attention(q, k, v, None, sink=sink.to(F64)), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("size", "skip", "expected"),
+    [
+        (None, None, [None] * 4),
+        ("128,0", None, [128] * 4),
+        ("(128, 0)", "2", [128, None, 128, None]),
+        ("-1,0", "2", [None] * 4),
+        ("3,0", "[1,0,0,1]", [3, None, None, 3]),
+        ("3,0", "[1]*3+[0]", [3, 3, 3, None]),
+        ("3,0", "([1,0])*2", [3, None, 3, None]),
+    ],
+)
+def test_windows(size: str | None, skip: str | None, expected: list[int | None]) -> None:
+    assert windows(Model(num_layers=4, window_size=size, window_attn_skip_freq=skip)) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "skip", "flag"),
+    [
+        ("128", None, "--window-size"),
+        ("128,1", None, "--window-size"),
+        ("-2,0", None, "--window-size"),
+        ("3,0", "0", "--window-attn-skip-freq"),
+        ("3,0", "[1,0]", "--window-attn-skip-freq"),
+        ("3,0", "[2]*4", "--window-attn-skip-freq"),
+        ("3,0", "__import__('os')", "--window-attn-skip-freq"),
+    ],
+)
+def test_wrong_windows_name_the_flag(size: str, skip: str | None, flag: str) -> None:
+    with pytest.raises(ValueError, match=f"^{flag} "):
+        windows(Model(num_layers=4, window_size=size, window_attn_skip_freq=skip))
