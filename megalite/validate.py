@@ -2,6 +2,7 @@
 
 import os.path
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 from megalite.config.options import Option, options
 from megalite.config.problem import Problem
@@ -27,7 +28,7 @@ def check(
         if option.flag not in bad and (text := _value_problem(option, value)):
             problems.append(Problem(flags=(option.flag,), text=text))
     bad |= {flag for problem in problems for flag in problem.flags}
-    job = Job(config=config, world_size=world_size, exists=exists)
+    job = Job(config=config, world_size=world_size, exists=exists, read=lambda path: Path(path).read_text("utf-8"))
     for flags, rule in SHAPE_RULES + COURSE_RULES + FILES_RULES:
         if bad.isdisjoint(flags.split()):
             problems += [Problem(flags=tuple(flags.split()), text=text) for text in rule(job)]
@@ -46,6 +47,9 @@ def notices(config: Config) -> list[str]:
         ),
         "--lr-wsd-decay-iters and --lr-wsd-decay-samples are not read without --lr-decay-style WSD.": (
             bool(optimizer.lr_wsd_decay_iters or optimizer.lr_wsd_decay_samples) and optimizer.lr_decay_style != "WSD"
+        ),
+        "--split is not read with --mock-data, which is cut into three equal parts.": (
+            config.data.mock_data and config.data.split is not None
         ),
         "--vocab-size is read by NullTokenizer only.": (
             config.tokenizer.vocab_size is not None and config.tokenizer.tokenizer_type != "NullTokenizer"

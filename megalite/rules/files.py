@@ -2,31 +2,60 @@
 
 from collections.abc import Iterator
 
-from megalite.config.split import split_shares
+from megalite.config.data_files import data_files, sources
+from megalite.config.split import DEFAULT_SPLIT, split_shares
 from megalite.rules.job import Job, Rules
 
 
 def _data(job: Job) -> Iterator[str]:
-    data = job.config.data
-    if data.mock_data == bool(data.data_path):
-        yield ("--data-path and --mock-data exclude each other. " if data.mock_data else "There are no data. ") + (
-            "Give --data-path PREFIX, or --mock-data to train on made-up tokens."
-        )
+    given = sources(job.config.data)
+    if not given:
+        yield "There are no data. Give --data-path PREFIX, or --mock-data to train on made-up tokens."
+    elif len(given) > 1:
+        yield f"{', '.join(given[:-1])} and {given[-1]} exclude each other. Give one of them."
 
 
 def _split(job: Job) -> Iterator[str]:
+    split, by_part = job.config.data.split, {"--train-data-path", "--per-split-data-args-path"}
+    for flag in sources(job.config.data):
+        if split is not None and flag in by_part:
+            yield f"--split {split} does not go with {flag}, whose parts have files of their own. Leave --split out."
+            return
     try:
-        split_shares(job.config.data.split)
+        split_shares(DEFAULT_SPLIT if split is None else split)
     except ValueError as error:
         yield str(error)
 
 
 def _data_files(job: Job) -> Iterator[str]:
-    for prefix in job.config.data.data_path:
-        missing = [prefix + ending for ending in (".bin", ".idx") if not job.exists(prefix + ending)]
-        if missing and not _is_number(prefix):
-            hint = " Leave the ending out." if prefix.endswith((".bin", ".idx")) else ""
-            yield f"--data-path {prefix}: there is no {' and no '.join(missing)}.{hint}"
+    data = job.config.data
+    if len(sources(data)) != 1 or data.mock_data:
+        return
+    try:
+        files = data_files(data, job.read)
+    except ValueError as error:
+        yield str(error)
+        return
+    if files.common is None and "train" not in files.parts:
+        where = f" in {data.per_split_data_args_path}" if data.per_split_data_args_path else ""
+        yield f"There is nothing to train on{where}: give {'its key train' if where else '--train-data-path'} a prefix."
+    for blend in files.blends:
+        try:
+            prefixes = blend.prefixes()
+        except ValueError as error:
+            yield str(error)
+            continue
+        for prefix in prefixes:
+            missing = [prefix + ending for ending in (".bin", ".idx") if not job.exists(prefix + ending)]
+            if missing:
+                hint = " Leave the ending out." if prefix.endswith((".bin", ".idx")) else ""
+                yield f"{blend.source} {prefix}: there is no {' and no '.join(missing)}.{hint}"
+
+
+def _validation_sets(job: Job) -> Iterator[str]:
+    data = job.config.data
+    if data.multiple_validation_sets and data.mock_data:
+        yield "--multiple-validation-sets does not go with --mock-data, which is one corpus. Leave it out."
 
 
 def _tokenizer(job: Job) -> Iterator[str]:
@@ -59,20 +88,14 @@ def _checkpoint(job: Job) -> Iterator[str]:
         yield "--exit-on-missing-checkpoint needs --load."
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
+_DATA = "--data-path --data-args-path --train-data-path --valid-data-path --test-data-path --per-split-data-args-path"
 _TOKENIZER = "--tokenizer-type --tokenizer-model --vocab-file --merge-file --vocab-size"
 
 FILES_RULES: Rules = (
-    ("--data-path --mock-data", _data),
+    (f"{_DATA} --mock-data", _data),
     ("--split", _split),
-    ("--data-path", _data_files),
+    (_DATA, _data_files),
+    ("--multiple-validation-sets --mock-data", _validation_sets),
     (_TOKENIZER, _tokenizer),
     ("--save --save-interval --load --ckpt-step --exit-on-missing-checkpoint", _checkpoint),
 )

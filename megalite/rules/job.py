@@ -14,6 +14,8 @@ class Job:
     world_size: int
     exists: Callable[[str], bool]
     """Whether a path is there."""
+    read: Callable[[str], str]
+    """The text of a file; OSError where it cannot be read."""
 
 
 Rules = tuple[tuple[str, Callable[[Job], Iterator[str]]], ...]

@@ -1,33 +1,58 @@
 """The data that the settings name."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import TypedDict
 
+from megalite.config.data_files import data_files
 from megalite.config.derive import Derived
 from megalite.config.schema import Config
-from megalite.data.splits import Datasets, build_datasets, build_mock_datasets
+from megalite.config.split import DEFAULT_SPLIT
+from megalite.data.batch import DocumentEnds
+from megalite.data.cyclic import Cyclic
+from megalite.data.splits import Datasets, Sizes, build_datasets, build_datasets_of_parts, build_mock_datasets
 from megalite.data.tokenizer_base import Tokenizer
 
 
 def datasets(config: Config, derived: Derived, tokenizer: Tokenizer) -> Datasets:
     """Training, validation and test data as long as the run needs them."""
-    sizes = (derived.train_samples, derived.eval_samples, derived.eval_samples)
-    seq_length, seed = config.model.seq_length, config.train.seed
-    cache = Path(config.data.data_cache_path) if config.data.data_cache_path else None
-    if config.data.mock_data:
-        return build_mock_datasets(
-            sizes=sizes,
-            seq_length=seq_length,
-            seed=seed,
-            vocab_size=tokenizer.vocab_size,
+    data = config.data
+    found = _built(config, derived, tokenizer)
+    if data.dataloader_type == "cyclic" and found.train is not None:
+        found = replace(found, train=Cyclic(found.train))
+    if data.eod_mask_loss or data.reset_position_ids or data.reset_attention_mask:
+        ends = DocumentEnds(
             eod=tokenizer.eod,
-            cache=cache,
+            mask_loss=data.eod_mask_loss,
+            reset_positions=data.reset_position_ids,
+            reset_attention=data.reset_attention_mask,
         )
-    return build_datasets(
-        config.data.data_path,
-        split=config.data.split,
-        sizes=sizes,
-        seq_length=seq_length,
-        seed=seed,
-        cache=cache,
+        found = replace(found, ends=ends)
+    return found
+
+
+class _Shared(TypedDict):
+    sizes: Sizes
+    seq_length: int
+    seed: int
+    cache: Path | None
+    vocab_size: int
+
+
+def _built(config: Config, derived: Derived, tokenizer: Tokenizer) -> Datasets:
+    data = config.data
+    shared = _Shared(
+        sizes=(derived.train_samples, derived.eval_samples, derived.eval_samples),
+        seq_length=config.model.seq_length,
+        seed=config.train.seed,
+        cache=Path(data.data_cache_path) if data.data_cache_path else None,
         vocab_size=tokenizer.vocab_size,
     )
+    if data.mock_data:
+        return build_mock_datasets(eod=tokenizer.eod, **shared)
+    files, apart = data_files(data, lambda path: Path(path).read_text("utf-8")), data.multiple_validation_sets
+    if files.common is None:
+        paths = {part: blend.entries for part, blend in files.parts.items()}
+        return build_datasets_of_parts(paths, validate_apart=apart, **shared)
+    split = DEFAULT_SPLIT if data.split is None else data.split
+    return build_datasets(files.common.entries, split=split, validate_apart=apart, **shared)

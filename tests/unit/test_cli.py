@@ -75,7 +75,7 @@ def test_flag_sets_field(argv, section, name, value):
         ("--recompute-granularity full", "--recompute-granularity full is not supported yet"),
         ("--num-experts 8", "--num-experts 8 is not supported yet"),
         ("--moe-router-topk 2", "--moe-router-topk 2 is not supported yet"),
-        ("--dataloader-type cyclic", "--dataloader-type cyclic is not supported yet:"),
+        ("--dataloader-type external", "--dataloader-type external is not one of single, cyclic"),
         ("--batch-size 4", "--batch-size 4 is an old name. Use --micro-batch-size."),
         ("--fp8-format hybrid --fp8-margin 0", "--fp8-format hybrid and --fp8-margin 0 are not supported."),
         ("--num-experts 8 --moe-a --moe-b 1", "--num-experts 8, --moe-a and --moe-b 1 are not supported yet: there"),

@@ -52,6 +52,7 @@ def problems(flags: str, world_size: int = 4, without: str = "") -> list[str]:
         "--load nowhere --ckpt-step 3",
         "--kv-channels 7 --hidden-size 63",
         "--position-embedding-type rope --swiglu",
+        "--eod-mask-loss --reset-position-ids --reset-attention-mask --dataloader-type cyclic --no-data-sharding",
     ],
 )
 def test_allowed(flags):
@@ -106,6 +107,8 @@ TABLE = [
     ("--start-weight-decay 1", "--start-weight-decay and --end-weight-decay do not go with"),
     ("--weight-decay-incr-style cosine --end-weight-decay 1", "--weight-decay-incr-style cosine needs both"),
     ("--data-path d/x", "--data-path and --mock-data exclude each other."),
+    ("--valid-data-path d/x --data-args-path f", "--data-args-path, --train-data-path and --mock-data exclude each"),
+    ("--multiple-validation-sets", "--multiple-validation-sets does not go with --mock-data"),
     ("--save d", "--save d needs --save-interval. Try --save-interval 100."),
     ("--ckpt-step 4", "--ckpt-step 4 needs --load."),
     ("--exit-on-missing-checkpoint", "--exit-on-missing-checkpoint needs --load."),
@@ -144,6 +147,12 @@ def test_refused(flags, text):
         ("--mock-data", "", "There are no data. Give --data-path PREFIX, or --mock-data"),
         ("--mock-data", "--data-path 0.5 d/x 0.5 d/y", "--data-path d/y: there is no d/y.bin and no d/y.idx."),
         ("--mock-data", "--data-path d/x.bin", "Leave the ending out."),
+        ("--mock-data", "--data-path 0.5 d/x 0.5", "--data-path 0.5 d/x 0.5: give either prefixes only, or a weight"),
+        ("--mock-data", "--train-data-path 0 d/x", "--train-data-path has the weights [0.0]; each must be above 0."),
+        ("--mock-data", "--train-data-path d/x --test-data-path d/y", "--test-data-path d/y: there is no d/y.bin"),
+        ("--mock-data", "--valid-data-path d/x", "There is nothing to train on: give --train-data-path a prefix."),
+        ("--mock-data", "--train-data-path d/x --split 1,1,1", "--split 1,1,1 does not go with --train-data-path"),
+        ("--mock-data", "--data-args-path nowhere.txt", "--data-args-path nowhere.txt cannot be read: No such file"),
         ("--vocab-size", "", "--tokenizer-type NullTokenizer needs --vocab-size."),
         *((flag, "", f"{flag} is missing.") for flag in list(BASE)[:5] + ["--lr"]),
     ],
@@ -151,6 +160,31 @@ def test_refused(flags, text):
 def test_refused_where_something_is_missing(without, flags, text):
     (problem,) = problems(flags, without=without)
     assert text in problem
+
+
+@pytest.mark.parametrize(
+    ("flag", "content", "text"),
+    [
+        ("--data-args-path", "", "is empty. Give the prefix"),
+        ("--data-args-path", "0.3 d/x\n 0.7", "give either prefixes only, or a weight before each prefix"),
+        ("--data-args-path", "d/y", "args: d/y: there is no d/y.bin and no d/y.idx."),
+        ("--per-split-data-args-path", "d/x", "is not valid JSON"),
+        ("--per-split-data-args-path", "[]", "must be an object with the keys train, valid and test."),
+        ("--per-split-data-args-path", '{"train": "d/x"}', "must be an object with the keys train, valid and test."),
+        ("--per-split-data-args-path", '{"train": {}, "valid": 3, "test": null}', "valid is neither a list of texts"),
+        ("--per-split-data-args-path", '{"train": null, "valid": "d/x", "test": null}', "nothing to train on in"),
+        ("--per-split-data-args-path", '{"train": ["d/x"], "valid": "d/y", "test": []}', "args: valid: d/y: there is"),
+        ("--per-split-data-args-path --split 1", '{"train": "d/x", "valid": null, "test": null}', "--split 1 does not"),
+        ("--data-args-path", "d/x", ""),
+        ("--data-args-path", "0.3 d/x\n0.7\td/x\n", ""),
+        ("--per-split-data-args-path", '{"train": [0.3, "d/x", 0.7, "d/x"], "valid": "d/x d/x", "test": null}', ""),
+    ],
+)
+def test_files_that_name_data(tmp_path, flag, content, text):
+    (tmp_path / "args").write_text(content)
+    flag, _, more = flag.partition(" ")
+    found = problems(f"{flag} {tmp_path}/args {more}".strip(), without="--mock-data")
+    assert [text in problem for problem in found] == [True] * bool(text), found
 
 
 def test_one_process_is_told_how_to_start_more():
@@ -191,6 +225,7 @@ def test_nothing_given_names_what_is_required():
         ("--lr-wsd-decay-iters 2", "are not read without --lr-decay-style WSD."),
         ("--save-interval 2", "--save-interval has no effect without --save."),
         ("--finetune", "have no effect without --load."),
+        ("--split 1,1,1", "--split is not read with --mock-data, which is cut into three equal parts."),
     ],
 )
 def test_without_effect_is_said(flags, text):
