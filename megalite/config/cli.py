@@ -12,7 +12,7 @@ from typing import Any
 
 from megalite.config.absent import absent, absent_flags
 from megalite.config.flag_table import CLASHES, SYNONYMS
-from megalite.config.options import Option, from_file, from_text, nearest, options
+from megalite.config.options import Option, from_file, from_text, from_texts, nearest, options
 from megalite.config.problem import Problem
 from megalite.config.schema import Config
 
@@ -105,15 +105,14 @@ class _Settings:
                     flag, f"{flag} takes no value, but got {' '.join(values)}. To undo it, write {option.opposite}."
                 )
             self._put(option, (flag == option.flag) != (option.default is True), "the command line")
-        elif option.kind is tuple:
-            self._put(option, tuple(values), "the command line")
-        elif len(values) != 1:
+        elif option.kind is not tuple and len(values) != 1:
             self.fail(flag, f"{flag} takes one value, but got {' '.join(values) or 'none'}.")
         else:
             try:
-                self._put(option, from_text(option, values[0]), "the command line")
+                value = from_texts(option, values) if option.kind is tuple else from_text(option, values[0])
+                self._put(option, value, "the command line")
             except ValueError as error:
-                self.fail(flag, f"{flag} {values[0]} {error}")
+                self.fail(flag, f"{flag} {' '.join(values)} {error}")
 
     def take_file(self, values: list[str]) -> None:
         """A configuration file. Its sections are for readers: keys are unique without them."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from megalite.config.batch_schedule import BatchSchedule, constant, from_steps, ramp_up, rounded_down
 from megalite.config.schema import Config, Optimizer, Parallel
 
 
@@ -10,9 +11,12 @@ class Derived:
     """What the settings leave unsaid. Schedules count samples: what a sample is does not change with the batch size."""
 
     data_parallel_size: int
+    batch_schedule: BatchSchedule
     global_batch_size: int
+    """What the schedule comes to."""
     num_micro_batches: int
-    """Micro-batches that each rank computes in one step."""
+    """Micro-batches that each rank computes in one step of `global_batch_size`."""
+    eval_batch_size: int
     bucket_size: int | None
     """Elements in one gradient bucket; None is one bucket for all."""
     train_iters: int
@@ -23,32 +27,53 @@ class Derived:
     lr_wsd_decay_samples: int
     start_weight_decay: float
     end_weight_decay: float
-    eval_samples: int
-    """Samples of one evaluation: always the same ones, so that two evaluations can be compared."""
+    data_samples: tuple[int, int | None, int]
+    """Samples of training, of one validation and of one test; None: all that there are once."""
 
 
 def derive(config: Config, world_size: int) -> Derived:
     """Work out every derived number of a valid config on this many ranks."""
     parallel, train, optimizer = config.parallel, config.train, config.optimizer
     dp = data_parallel_size(parallel, world_size)
-    batch = train.global_batch_size or train.micro_batch_size * dp
-    iters = train.train_iters or (train.train_samples or 0) // batch
-    decay = lr_decay_samples(config, batch)
+    schedule = batch_schedule(config, dp)
+    eval_batch = train.eval_global_batch_size or schedule.last
+    decay = lr_decay_samples(config, schedule)
     start_decay, end_decay = weight_decay_range(optimizer)
+    train_samples = train.train_samples or schedule.samples(train.train_iters or 0)
+    eval_samples = train.eval_iters * eval_batch
     return Derived(
         data_parallel_size=dp,
-        global_batch_size=batch,
-        num_micro_batches=batch // (train.micro_batch_size * dp),
+        batch_schedule=schedule,
+        global_batch_size=schedule.last,
+        num_micro_batches=schedule.last // (train.micro_batch_size * dp),
+        eval_batch_size=eval_batch,
         bucket_size=bucket_size(parallel, dp),
-        train_iters=iters,
-        train_samples=train.train_samples or iters * batch,
-        lr_warmup_samples=lr_warmup_samples(optimizer, decay, batch),
+        train_iters=train.train_iters or schedule.steps(train.train_samples or 0),
+        train_samples=train_samples,
+        lr_warmup_samples=lr_warmup_samples(optimizer, decay, schedule),
         lr_decay_samples=decay,
-        lr_wsd_decay_samples=optimizer.lr_wsd_decay_samples or (optimizer.lr_wsd_decay_iters or 0) * batch,
+        lr_wsd_decay_samples=lr_wsd_decay_samples(config, decay, schedule),
         start_weight_decay=start_decay,
         end_weight_decay=end_decay,
-        eval_samples=train.eval_iters * batch,
+        data_samples=(
+            0 if train.skip_train else train_samples,
+            None if train.full_validation else eval_samples,
+            eval_samples,
+        ),
     )
+
+
+def batch_schedule(config: Config, dp: int) -> BatchSchedule:
+    """The global batch sizes of the run. ValueError where --step-batch-size-schedule cannot be read."""
+    train = config.train
+    if train.step_batch_size_schedule:
+        schedule = from_steps(train.step_batch_size_schedule, seq_length=config.model.seq_length)
+    elif train.rampup_batch_size and train.global_batch_size:
+        start, increment, samples = train.rampup_batch_size
+        schedule = ramp_up(start, increment, samples, goal=train.global_batch_size)
+    else:
+        schedule = constant(train.global_batch_size or train.micro_batch_size * dp)
+    return rounded_down(schedule, train.micro_batch_size * dp) if train.decrease_batch_size_if_needed else schedule
 
 
 def data_parallel_size(parallel: Parallel, world_size: int) -> int:
@@ -69,19 +94,28 @@ def padded_vocab_size(vocab_size: int, *, divisible_by: int, tensor_parallel_siz
     return -(-vocab_size // multiple) * multiple
 
 
-def lr_decay_samples(config: Config, batch: int) -> int:
+def lr_decay_samples(config: Config, schedule: BatchSchedule) -> int:
     """Samples until the learning rate is at its lowest."""
     train, optimizer = config.train, config.optimizer
     if train.train_samples:
         return optimizer.lr_decay_samples or train.train_samples
-    return (optimizer.lr_decay_iters or train.train_iters or 0) * batch
+    return schedule.samples(optimizer.lr_decay_iters or train.train_iters or 0)
 
 
-def lr_warmup_samples(optimizer: Optimizer, decay_samples: int, batch: int) -> float:
+def lr_warmup_samples(optimizer: Optimizer, decay_samples: int, schedule: BatchSchedule) -> float:
     """Samples until the learning rate is at its highest."""
     if optimizer.lr_warmup_fraction is not None:
         return optimizer.lr_warmup_fraction * decay_samples
-    return optimizer.lr_warmup_samples or optimizer.lr_warmup_iters * batch
+    return optimizer.lr_warmup_samples or schedule.samples(optimizer.lr_warmup_iters)
+
+
+def lr_wsd_decay_samples(config: Config, decay_samples: int, schedule: BatchSchedule) -> int:
+    """Samples of the last part of the decay of a WSD schedule."""
+    optimizer = config.optimizer
+    if optimizer.lr_wsd_decay_iters is None:
+        return optimizer.lr_wsd_decay_samples or 0
+    until = optimizer.lr_decay_iters or config.train.train_iters or 0
+    return decay_samples - schedule.samples(max(until - optimizer.lr_wsd_decay_iters, 0))
 
 
 def weight_decay_range(optimizer: Optimizer) -> tuple[float, float]:

@@ -21,6 +21,8 @@ class Option:
     name: str
     kind: Any
     """int, float, str, bool, tuple or a Literal: the type with "or None" taken off."""
+    item: Any
+    """int or str: the type of a tuple's items."""
     default: Any
     help: str
     flag: str
@@ -46,6 +48,7 @@ def options() -> tuple[Option, ...]:
             section=section.name,
             name=member.name,
             kind=_kind(get_type_hints(part)[member.name]),
+            item=next(iter(get_args(get_type_hints(part)[member.name])), str),
             default=member.default,
             help=helps[part.__name__, member.name],
             flag=member.metadata.get("flag") or "--" + member.name.replace("_", "-"),
@@ -81,11 +84,19 @@ def from_text(option: Option, text: str) -> Any:
     return text
 
 
+def from_texts(option: Option, texts: Iterable[str]) -> tuple[Any, ...]:
+    """Read the items of a tuple as the command line gives them. ValueError says what is expected."""
+    try:
+        return tuple(option.item(text) for text in texts)
+    except ValueError:
+        raise ValueError("is not a list of whole numbers.") from None
+
+
 def from_file(option: Option, value: Any) -> Any:
     """Read a value as a configuration file gives it. ValueError says what is expected."""
     if option.kind is tuple:
         items = value if isinstance(value, list) else [value]
-        return tuple(str(item) for item in items)
+        return from_texts(option, [str(item) for item in items])
     wanted: Any = {int: int, float: (int, float), bool: bool}.get(option.kind, str)
     if not isinstance(value, wanted):
         raise ValueError(f"is not {_words(option.kind)}.")

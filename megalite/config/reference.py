@@ -83,7 +83,8 @@ def _row(*cells: str) -> str:
 def _kind(option: Option) -> str:
     if get_origin(option.kind) is Literal:
         return " or ".join(f"`{value}`" for value in get_args(option.kind))
-    words = {bool: "switch", int: "whole number", float: "number", str: "text", tuple: "texts"}[option.kind]
+    items = {int: "whole numbers", str: "texts"}[option.item] if option.kind is tuple else ""
+    words = items or {bool: "switch", int: "whole number", float: "number", str: "text"}[option.kind]
     return ", ".join([words, *(f"{bound} {value:g}" for bound, value in option.bounds)])
 
 

@@ -156,6 +156,8 @@ class Train:
     """Global batches in one evaluation; 0 turns evaluation off."""
     eval_global_batch_size: int | None = option(at_least=1)
     """Sequences in one batch of evaluation. Unset: the global batch size that training comes to."""
+    full_validation: bool = False
+    """Evaluate on all of the validation data, in as many whole batches as they make, instead of --eval-iters."""
     skip_train: bool = False
     """Only evaluate what --load names."""
     bf16: bool = False
@@ -175,9 +177,9 @@ class Train:
     deterministic_mode: bool = False
     """Use deterministic algorithms only, and sum gradients in the order of ranks, whatever the buckets."""
     manual_gc: bool = False
-    """Collect Python's garbage around evaluations and every --manual-gc-interval iterations only: on all ranks at once."""
+    """Collect Python's garbage only at evaluations and every --manual-gc-interval iterations: on all ranks at once."""
     manual_gc_interval: int = option(0, at_least=0)
-    """Iterations between garbage collections under --manual-gc; 0: around evaluations only."""
+    """Iterations between garbage collections under --manual-gc; 0: at evaluations only."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -60,7 +60,9 @@ def _entry(flag: str, meaning: str) -> list[str]:
 def _placeholder(option: Option) -> str:
     if get_origin(option.kind) is Literal:
         return f" {'|'.join(get_args(option.kind))}"
-    return {bool: "", int: " N", float: " X", tuple: " TEXT ..."}.get(option.kind, " TEXT")
+    if option.kind is tuple:
+        return {int: " N ...", str: " TEXT ..."}[option.item]
+    return {bool: "", int: " N", float: " X"}.get(option.kind, " TEXT")
 
 
 def to_text(value: Any) -> str:

@@ -3,30 +3,86 @@
 from collections.abc import Iterator
 
 from megalite.config import derive
+from megalite.config.batch_schedule import from_steps
 from megalite.rules.job import Job, Rules, near
 
 
-def _batch(job: Job) -> Iterator[str]:
-    micro, batch = job.config.train.micro_batch_size, job.config.train.global_batch_size
-    dp = derive.data_parallel_size(job.config.parallel, job.world_size)
-    divides = job.world_size % job.config.parallel.tensor_model_parallel_size == 0
-    if divides and batch is not None and batch % (micro * dp):
+def _schedule(job: Job) -> Iterator[str]:
+    train = job.config.train
+    ramp, goal = train.rampup_batch_size, train.global_batch_size
+    if ramp and train.step_batch_size_schedule:
+        yield "--rampup-batch-size and --step-batch-size-schedule both give the batch sizes. Give one."
+    elif train.step_batch_size_schedule:
+        if goal is not None:
+            yield f"--global-batch-size {goal} and --step-batch-size-schedule both give the batch size. Give one."
+        try:
+            from_steps(train.step_batch_size_schedule, seq_length=job.config.model.seq_length)
+        except ValueError as error:
+            yield f"--step-batch-size-schedule {' '.join(train.step_batch_size_schedule)} {error}"
+    elif ramp and (len(ramp) != 3 or min(ramp[:2]) < 1 or ramp[2] < 0):
+        given = " ".join(map(str, ramp))
+        yield f"--rampup-batch-size {given} is not START INCREMENT SAMPLES, the first two above 0. Try 16 16 100000."
+    elif ramp and goal is None:
+        yield "--rampup-batch-size needs --global-batch-size, the size to come to."
+    elif ramp and goal is not None and (goal < ramp[0] or (goal - ramp[0]) % ramp[1]):
         yield (
-            f"--global-batch-size {batch} is not divisible by --micro-batch-size {micro} x data-parallel size {dp}. "
-            f"Try {near(batch, micro * dp)}."
+            f"--rampup-batch-size {ramp[0]} {ramp[1]} ... does not come to --global-batch-size {goal} in whole "
+            f"increments. Try --global-batch-size {near(max(goal - ramp[0], 0), ramp[1], offset=ramp[0])}."
+        )
+
+
+def _batch(job: Job) -> Iterator[str]:
+    config, train = job.config, job.config.train
+    dp = derive.data_parallel_size(config.parallel, job.world_size)
+    if job.world_size % config.parallel.tensor_model_parallel_size or any(_schedule(job)):
+        return
+    multiple = train.micro_batch_size * dp
+    stated = (
+        ("--step-batch-size-schedule with the size", bool(train.step_batch_size_schedule)),
+        ("--rampup-batch-size with the size", bool(train.rampup_batch_size)),
+        ("--global-batch-size", True),
+    )
+    source = next(words for words, applies in stated if applies)
+    for _, size in derive.batch_schedule(config, dp).sizes:
+        if size % multiple:
+            yield (
+                f"{source} {size} is not divisible by --micro-batch-size {train.micro_batch_size} x data-parallel size "
+                f"{dp}. Try {near(size, multiple)}."
+            )
+            return
+    if train.eval_global_batch_size is not None and train.eval_global_batch_size % multiple:
+        yield (
+            f"--eval-global-batch-size {train.eval_global_batch_size} is not divisible by --micro-batch-size "
+            f"{train.micro_batch_size} x data-parallel size {dp}. Try {near(train.eval_global_batch_size, multiple)}."
         )
 
 
 def _length(job: Job) -> Iterator[str]:
     iters, samples = job.config.train.train_iters, job.config.train.train_samples
-    train, dp = job.config.train, derive.data_parallel_size(job.config.parallel, job.world_size)
-    batch = train.global_batch_size or (train.micro_batch_size or 1) * max(dp, 1)
     if iters is None and samples is None:
         yield "The length of the run is missing. Give --train-iters or --train-samples."
     elif iters is not None and samples is not None:
         yield f"--train-iters {iters} and --train-samples {samples} both give the length of the run. Give one."
-    elif samples is not None and samples < batch:
-        yield f"--train-samples {samples} is less than one global batch of {batch}. Try --train-samples {batch}."
+
+
+def _one_batch(job: Job) -> Iterator[str]:
+    dp, samples = derive.data_parallel_size(job.config.parallel, job.world_size), job.config.train.train_samples
+    if dp and samples is not None and not any(_schedule(job)):
+        batch = derive.batch_schedule(job.config, dp)(0)
+        if samples < batch:
+            yield f"--train-samples {samples} is less than one global batch of {batch}. Try --train-samples {batch}."
+
+
+def _whose_schedules(job: Job) -> Iterator[str]:
+    kept = job.config.checkpoint
+    if kept.use_checkpoint_opt_param_scheduler and kept.override_opt_param_scheduler:
+        yield "--use-checkpoint-opt_param-scheduler and --override-opt_param-scheduler contradict each other. Give one."
+
+
+def _skips(job: Job) -> Iterator[str]:
+    skips = job.config.train.iterations_to_skip
+    if skips and min(skips) < 1:
+        yield f"--iterations-to-skip {' '.join(map(str, skips))}: iterations are counted from 1."
 
 
 def _units(job: Job) -> Iterator[str]:
@@ -101,9 +157,15 @@ _LR_UNITS = (
     "--lr-warmup-fraction"
 )
 
+_SIZES = "--global-batch-size --rampup-batch-size --step-batch-size-schedule --seq-length"
+
 COURSE_RULES: Rules = (
-    ("--global-batch-size --micro-batch-size --tensor-model-parallel-size", _batch),
-    ("--train-iters --train-samples --global-batch-size", _length),
+    (_SIZES, _schedule),
+    (_SIZES + " --micro-batch-size --tensor-model-parallel-size --eval-global-batch-size", _batch),
+    ("--train-iters --train-samples", _length),
+    (_SIZES + " --train-samples --micro-batch-size --tensor-model-parallel-size", _one_batch),
+    ("--iterations-to-skip", _skips),
+    ("--use-checkpoint-opt-param-scheduler --override-opt-param-scheduler", _whose_schedules),
     (_LR_UNITS + " --lr-wsd-decay-iters --lr-wsd-decay-samples", _units),
     ("--lr --min-lr --lr-warmup-init", _learning_rate),
     (_LR_UNITS, _warm_up),

@@ -22,10 +22,10 @@ Rules = tuple[tuple[str, Callable[[Job], Iterator[str]]], ...]
 """The flags that a rule reads, and the rule: the text of each breach."""
 
 
-def near(value: int, multiple: int) -> str:
-    """The multiples around a value."""
+def near(value: int, multiple: int, *, offset: int = 0) -> str:
+    """The multiples around a value, each with `offset` added."""
     below = value // multiple * multiple
-    return f"{below} or {below + multiple}" if below else str(multiple)
+    return f"{below + offset} or {below + multiple + offset}" if below or offset else str(multiple)
 
 
 def divisors(number: int) -> str:

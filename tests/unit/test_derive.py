@@ -62,7 +62,7 @@ def test_model_size(flags, expected):
         ("--lr-wsd-decay-iters 3", {"lr_wsd_decay_samples": 24}),
         ("", {"start_weight_decay": 0.01, "end_weight_decay": 0.01}),
         ("--start-weight-decay 0 --end-weight-decay 1", {"start_weight_decay": 0.0, "end_weight_decay": 1.0}),
-        ("--eval-interval 40 --eval-iters 3", {"eval_samples": 24}),
+        ("--eval-interval 40 --eval-iters 3", {"data_samples": (800, 24, 24)}),
     ],
 )
 def test_derived(flags, expected):
