@@ -1,6 +1,11 @@
 """The one place that knows which kind of device this process computes on."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
+
+from megalite.environment import set_default
 
 
 def pick(name: str, local_rank: int) -> torch.device:
@@ -37,3 +42,15 @@ def synchronize(device: torch.device) -> None:
 def peak_memory(device: torch.device) -> int | None:
     """Bytes this process held at most on the device since it started; None where the host's memory is the device's."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Let torch choose deterministic algorithms only, while the context lasts; it raises where it has none."""
+    set_default("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when the first product asks for a workspace.
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)

@@ -27,6 +27,11 @@ def launch() -> Launch:
     )
 
 
+def set_default(name: str, value: str) -> None:
+    """Set a variable that libraries read, unless the user has."""
+    os.environ.setdefault(name, value)
+
+
 def _integer(name: str, default: int) -> int:
     text = os.environ.get(name, str(default))
     try:

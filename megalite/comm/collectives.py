@@ -54,6 +54,29 @@ def start_all_reduce(x: Tensor, group: Group, op: str = "sum") -> Pending:
         return Pending(x, dist.all_reduce(x, _OPS[op], group=group.handle, async_op=True), group)
 
 
+class _OrderedSum(Pending):
+    """A sum in the order of ranks of what they gather."""
+
+    def __init__(self, x: Tensor, gathered: Pending, size: int) -> None:
+        super().__init__(x)
+        self._gathered, self._size = gathered, size
+
+    def wait(self) -> Tensor:
+        first, *others = self._gathered.wait().view(self._size, *self._tensor.shape)
+        self._tensor.copy_(first)
+        for part in others:
+            self._tensor.add_(part)
+        return self._tensor
+
+
+def start_ordered_sum(x: Tensor, group: Group) -> Pending:
+    """Begin to sum x over the group, in place. Ranks are added in order, so that the sum of an element does not depend
+    on what travels with it; the price is the memory, and the traffic, of an all-gather."""
+    if group.size == 1:
+        return Pending(x)
+    return _OrderedSum(x, start_all_gather(x, group), group.size)
+
+
 def start_all_gather(x: Tensor, group: Group) -> Pending:
     """Begin to concatenate the ranks' x along dim 0: [n, ...] -> [size * n, ...]."""
     if group.size == 1:

@@ -81,8 +81,9 @@ class GradBuffer:
         dp: Group,
         bucket_size: int | None,
         overlap: bool,
+        start_sum: Callable[[Tensor, Group], Pending] = start_all_reduce,
     ) -> None:
-        self.dp, self.overlap = dp, overlap
+        self.dp, self.overlap, self.start_sum = dp, overlap, start_sum
         plan = _plan(list(parameters), decays=decays, tied=tied, bucket_size=bucket_size)
         self.slots = [slot for slots in plan for slot in slots]
         self.buckets = [Bucket(slots, by_readiness=slots[0].name not in tied) for slots in plan]
@@ -133,7 +134,7 @@ class GradBuffer:
     def _launch(self) -> None:
         """Send the next bucket. Never out of turn: all dp ranks must start the same collectives in the same order."""
         bucket = self.buckets[self._next]
-        bucket.pending = start_all_reduce(self.grads[bucket.range], self.dp)
+        bucket.pending = self.start_sum(self.grads[bucket.range], self.dp)
         self._next += 1
 
     def finish(self) -> None:
