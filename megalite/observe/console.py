@@ -13,14 +13,18 @@ CLEAR = "\r\x1b[K"
 class Console(Sink):
     """Prints to `stream`, usually stdout."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
+    def __init__(self, stream: TextIO, *, times: str = "minmax") -> None:
+        self.stream, self.times = stream, times
+        """Of the ranks' times, `max`, `minmax` or `all` are shown."""
         self.is_live = stream.isatty()
         self.pending = False
         """A live line stands unfinished on the terminal."""
 
     def train(self, record: TrainRecord) -> None:
         line = train_line(record)
+        if record.times:
+            self.note(f"{line}\n{times_line(record, self.times)}")
+            return
         if not self.is_live:
             self.note(line)
             return
@@ -60,6 +64,18 @@ def train_line(record: TrainRecord) -> str:
         f"{record.tokens_per_second:,.0f} tokens/s",
         f"ETA {left}",
     ]
+    parts += [f"{name.replace('_', ' ')} {value:.6g}" for name, value in record.statistics.items()]
     if record.skipped:
         parts.append(f"skipped {record.skipped}")
     return " | ".join(parts)
+
+
+def times_line(record: TrainRecord, which: str) -> str:
+    """The parts of an iteration in milliseconds: of all ranks the longest, the shortest and the longest, or all."""
+    shown = {
+        "max": lambda ranks: f"{max(ranks):.2f}",
+        "minmax": lambda ranks: f"{min(ranks):.2f} to {max(ranks):.2f}",
+        "all": lambda ranks: " ".join(f"{rank:.2f}" for rank in ranks),
+    }[which]
+    parts = [f"{name} {shown([1000 * s for s in seconds])}" for name, seconds in record.times.items()]
+    return f"  ms: {' | '.join(parts)}"

@@ -20,6 +20,7 @@ class Jsonl(Sink):
         self._write(
             iteration=record.iteration,
             consumed_samples=record.consumed_samples,
+            global_batch_size=record.global_batch_size,
             lm_loss=record.lm_loss,
             grad_norm=record.grad_norm,
             learning_rate=record.learning_rate,
@@ -28,6 +29,8 @@ class Jsonl(Sink):
             tflops_per_rank=record.tflops_per_rank,
             memory_bytes=record.memory_bytes,
             skipped=record.skipped,
+            **record.statistics,
+            **({"times": {name: max(ranks) for name, ranks in record.times.items()}} if record.times else {}),
         )
 
     def evaluation(self, record: EvaluationRecord) -> None:

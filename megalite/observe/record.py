@@ -1,8 +1,8 @@
 """What a run reports, and to whom: records are values, sinks write them somewhere."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,6 +13,7 @@ class TrainRecord:
     train_iters: int
     """The iteration at which the run is complete."""
     consumed_samples: int
+    global_batch_size: int
     lm_loss: float
     """Nats per token."""
     grad_norm: float
@@ -26,7 +27,11 @@ class TrainRecord:
     memory_bytes: int
     """The most that this rank held so far."""
     skipped: int
-    """Iterations of the run that took no step because a gradient was not finite."""
+    """Iterations of the run that made no update."""
+    statistics: Mapping[str, float] = field(default_factory=dict)
+    """More numbers, by name."""
+    times: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Seconds that each rank spent in the parts of an iteration, by their names."""
 
 
 @dataclass(frozen=True, kw_only=True)

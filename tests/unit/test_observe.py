@@ -23,6 +23,7 @@ def record(**changes: Any) -> TrainRecord:
         "iteration": 40,
         "train_iters": 100,
         "consumed_samples": 640,
+        "global_batch_size": 16,
         "lm_loss": 4.25,
         "grad_norm": 0.5,
         "learning_rate": 3.5e-3,
@@ -88,7 +89,7 @@ def test_jsonl_objects(tmp_path: Path) -> None:
         sink.close()
     train, evaluation, second, _ = (json.loads(line) for line in path.read_text().splitlines())
     assert list(train) == [
-        *("iteration", "consumed_samples", "lm_loss", "grad_norm", "learning_rate"),
+        *("iteration", "consumed_samples", "global_batch_size", "lm_loss", "grad_norm", "learning_rate"),
         *("tokens_per_second", "iteration_time", "tflops_per_rank", "memory_bytes", "skipped"),
     ]
     assert train["lm_loss"] == 4.25 and train["grad_norm"] is None and second["iteration"] == 20
