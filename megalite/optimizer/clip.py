@@ -1,6 +1,7 @@
 """The norm of the whole model's gradient, each logical element counted once, and clipping by it."""
 
 import torch
+from torch import Tensor
 
 from megalite.comm.collectives import all_reduce
 from megalite.data_parallel.buffer import GradBuffer
@@ -10,11 +11,16 @@ _CHUNK = 1 << 16
 
 
 def grad_norm(buffer: GradBuffer, mesh: ParallelMesh) -> float:
-    """The L2 norm over the ranks that hold the model, summed in fp64. Replicas count on the first tp rank alone."""
+    """The L2 norm of the main grads over the ranks that hold the model."""
+    return norm(buffer.grads, buffer, mesh)
+
+
+def norm(vector: Tensor, buffer: GradBuffer, mesh: ParallelMesh) -> float:
+    """The L2 norm of a vector laid out like the buffer, summed in fp64. Replicas count on the first tp rank alone."""
     mine = [s.range for s in buffer.segments if mesh.tp.rank == 0 or not s.kind.replicated]
     # Chunks that stay in the cache, for torch widens a whole operand before it sums.
-    chunks = [chunk for where in mine for chunk in buffer.grads[where].split(_CHUNK)]
-    total = torch.zeros((), dtype=torch.float64, device=buffer.grads.device)
+    chunks = [chunk for where in mine for chunk in vector[where].split(_CHUNK)]
+    total = torch.zeros((), dtype=torch.float64, device=vector.device)
     for chunk in chunks:
         total += torch.linalg.vector_norm(chunk, dtype=torch.float64).square()
     return all_reduce(total, mesh.model).sqrt().item()

@@ -6,6 +6,7 @@ from functools import cache
 
 import torch
 
+from megalite.comm.collectives import start_all_reduce, start_ordered_sum
 from megalite.config.batch_schedule import BatchSchedule
 from megalite.config.derive import Derived, padded_vocab_size
 from megalite.config.schema import Config, Model
@@ -69,6 +70,7 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
         dp=mesh.dp,
         bucket_size=derived.bucket_size,
         overlap=config.parallel.overlap_grad_reduce,
+        start_sum=start_ordered_sum if config.train.deterministic_mode else start_all_reduce,
     )
     o = config.optimizer
     table = {"adam": rules.adam(o.adam_beta1, o.adam_beta2, o.adam_eps), "sgd": rules.sgd(o.sgd_momentum)}

@@ -42,7 +42,7 @@ class _Shared(TypedDict):
 def _built(config: Config, derived: Derived, tokenizer: Tokenizer) -> Datasets:
     data = config.data
     shared = _Shared(
-        sizes=(derived.train_samples, derived.eval_samples, derived.eval_samples),
+        sizes=derived.data_samples,
         seq_length=config.model.seq_length,
         seed=config.train.seed,
         cache=Path(data.data_cache_path) if data.data_cache_path else None,

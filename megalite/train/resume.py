@@ -1,6 +1,6 @@
 """What a run keeps of itself, and how it goes on from there."""
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +8,12 @@ from megalite.checkpoint.format import CheckpointMissing, Index, find, read_inde
 from megalite.checkpoint.load import load
 from megalite.checkpoint.save import save
 from megalite.comm.collectives import all_gather_object
-from megalite.config.schema import Config, Model
+from megalite.config.schema import Checkpoint, Config, Model
 from megalite.config.show import to_toml
 from megalite.config.size import model_size
 from megalite.data.tokenizer_base import Tokenizer
 from megalite.mesh import Group
+from megalite.optimizer import lr_state
 from megalite.optimizer.optimizer import MAIN
 from megalite.shard import Shard
 from megalite.train.build import Engine
@@ -24,6 +25,28 @@ class Progress:
 
     iteration: int = 0
     consumed_samples: int = 0
+    """Samples passed: the place in the data."""
+    schedule_samples: int = 0
+    """Samples that updates were made with: the place in the schedules, which stand still where an update is skipped."""
+    skipped: int = 0
+    """Iterations without an update."""
+
+    def count(self, samples: int, *, skipped: bool) -> None:
+        """Take note of one iteration."""
+        self.iteration += 1
+        self.consumed_samples += samples
+        self.schedule_samples += 0 if skipped else samples
+        self.skipped += skipped
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed:
+    """Where a run stands as it begins."""
+
+    engine: Engine
+    progress: Progress = field(default_factory=Progress)
+    note: str = ""
+    """A line for the log."""
 
 
 def describe_model(model: Model, vocab_size: int) -> dict[str, Any]:
@@ -36,19 +59,23 @@ def describe_model(model: Model, vocab_size: int) -> dict[str, Any]:
 def described_model(scalars: dict[str, Any]) -> Model:
     """The settings of the model that a checkpoint describes."""
     facts = scalars["model"]
-    known = {field.name: facts[field.name] for field in fields(Model) if field.name in facts}
+    known = {member.name: facts[member.name] for member in fields(Model) if member.name in facts}
     return Model(**{"seq_length": facts["max_position_embeddings"], **known})
 
 
 def save_checkpoint(engine: Engine, progress: Progress, config: Config, tokenizer: Tokenizer) -> Path:
     """Write all that the run needs to go on, and all that others need to use its weights."""
     assert config.checkpoint.save is not None
-    shards = [*engine.buffer.shards(), *engine.optimizer.shards()]
+    weights_only = config.checkpoint.no_save_optim
+    shards = [*engine.buffer.shards(), *(() if weights_only else engine.optimizer.shards())]
     scalars = {
         "iteration": progress.iteration,
         "consumed_train_samples": progress.consumed_samples,
-        "optimizer_step": engine.optimizer.steps,
-        "global_batch_size": engine.global_batch_size,
+        "schedule_samples": progress.schedule_samples,
+        "skipped_iterations": progress.skipped,
+        **({} if weights_only else {"optimizer_step": engine.optimizer.steps}),
+        "global_batch_size": engine.batch_schedule(progress.consumed_samples),
+        **lr_state.describe(engine.learning_rate, engine.weight_decay),
         "parallel": engine.mesh.grid.sizes,
         "tokenizer": tokenizer.describe(),
         **describe_model(config.model, tokenizer.vocab_size),
@@ -58,41 +85,83 @@ def save_checkpoint(engine: Engine, progress: Progress, config: Config, tokenize
     return save(Path(config.checkpoint.save), progress.iteration, shards, scalars, files, engine.mesh.world)
 
 
-def load_checkpoint(engine: Engine, config: Config, vocab_size: int) -> tuple[Progress, str]:
-    """Take up what --load names; where the run stands then, and a line about it.
+def load_checkpoint(engine: Engine, config: Config, vocab_size: int) -> Resumed:
+    """Take up what --load names.
 
     Raises ValueError on every rank where the checkpoint does not fit the run.
     """
     settings, world = config.checkpoint, engine.mesh.world
     if settings.load is None:
-        return Progress(), ""
+        return Resumed(engine=engine)
     directory, missing = _find(Path(settings.load), settings.ckpt_step, world)
     if directory is None:
         if settings.exit_on_missing_checkpoint or settings.ckpt_step is not None:
             raise ValueError(missing)
-        return Progress(), f"--load: {missing} Training starts anew."
+        return Resumed(engine=engine, note=f"--load: {missing} Training starts anew.")
     index = read_index(directory)
     scalars = index.scalars
     _check_model(directory, scalars, config.model, vocab_size)
+    goes_on = not settings.finetune and "consumed_train_samples" in scalars
+    notes = []
+    if goes_on and not config.train.skip_train:
+        if config.train.train_iters is not None:
+            _check_batches(engine, scalars, directory)
+        engine, said = _with_schedules(engine, settings, scalars, directory)
+        notes.append(said)
 
-    weights_only = settings.finetune or settings.no_load_optim or "optimizer_step" not in scalars
+    unwanted = settings.finetune or settings.no_load_optim or config.train.skip_train
+    weights_only = unwanted or "optimizer_step" not in scalars
     if weights_only:
         load(directory, list(engine.buffer.shards()), world)
         engine.optimizer.reload_main()
     else:
         load(directory, _all_shards(engine, index), world)
         engine.optimizer.steps = scalars["optimizer_step"]
-    if settings.finetune or "consumed_train_samples" not in scalars:
-        return Progress(), f"loaded the weights of {directory}"
-    if config.train.train_iters is not None and scalars["global_batch_size"] != engine.global_batch_size:
-        raise ValueError(
-            f"--load {directory} was trained with global batches of {scalars['global_batch_size']}, and here they have "
-            f"{engine.global_batch_size}: iterations would not mean the same. Give --global-batch-size "
-            f"{scalars['global_batch_size']}, or count the run in --train-samples."
-        )
-    progress = Progress(iteration=scalars["iteration"], consumed_samples=scalars["consumed_train_samples"])
+    if not goes_on:
+        return Resumed(engine=engine, note=f"loaded the weights of {directory}")
+    consumed = scalars["consumed_train_samples"]
     left_out = ", without the state of the optimizer" if weights_only else ""
-    return progress, f"loaded {directory}{left_out}; {progress.consumed_samples:,} samples were consumed"
+    notes.append(f"loaded {directory}{left_out}; {consumed:,} samples were consumed")
+    progress = Progress(
+        iteration=scalars["iteration"],
+        consumed_samples=consumed,
+        schedule_samples=scalars.get("schedule_samples", consumed),
+        skipped=scalars.get("skipped_iterations", 0),
+    )
+    return Resumed(engine=engine, progress=progress, note="\n".join(filter(None, notes)))
+
+
+def _check_batches(engine: Engine, scalars: dict[str, Any], directory: Path) -> None:
+    """Iterations count samples only as long as the batch sizes before the checkpoint are those of its run."""
+    iteration, consumed = scalars["iteration"], scalars["consumed_train_samples"]
+    ours = engine.batch_schedule.samples(iteration)
+    if ours != consumed:
+        raise ValueError(
+            f"--load {directory} consumed {consumed} samples in {iteration} iterations, and here they would be {ours}: "
+            "iterations would not mean the same. Repeat the batch sizes of the first run, which stood at "
+            f"--global-batch-size {scalars['global_batch_size']}, or count the run in --train-samples."
+        )
+
+
+def _with_schedules(
+    engine: Engine, settings: Checkpoint, scalars: dict[str, Any], directory: Path
+) -> tuple[Engine, str]:
+    """The engine with the schedules to go on with, and a line about them. ValueError where that is not said."""
+    differences = lr_state.differences(scalars, engine.learning_rate, engine.weight_decay)
+    if not differences:
+        return engine, ""
+    listed = "\n".join(f"  {line}" for line in differences)
+    if settings.override_opt_param_scheduler:
+        return engine, f"--override-opt_param-scheduler: the schedules of the flags replace those saved:\n{listed}"
+    if settings.use_checkpoint_opt_param_scheduler:
+        rate, decay = lr_state.described(scalars)
+        said = f"--use-checkpoint-opt_param-scheduler: the schedules saved replace those of the flags:\n{listed}"
+        return replace(engine, learning_rate=rate, weight_decay=decay), said
+    raise ValueError(
+        f"--load {directory} was trained with other schedules than the flags give:\n{listed}\n"
+        "Go on with those of the checkpoint by --use-checkpoint-opt_param-scheduler, or with those of the flags by "
+        "--override-opt_param-scheduler."
+    )
 
 
 def _find(root: Path, step: int | None, world: Group) -> tuple[Path | None, str]:

@@ -1,6 +1,10 @@
 """One run of pretrain_gpt.py, from checked settings to the end."""
 
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -11,49 +15,65 @@ from megalite.config.schema import Config
 from megalite.config.size import model_size
 from megalite.data.tokenizer import build_tokenizer
 from megalite.data.tokenizer_base import Tokenizer
-from megalite.device import backend_for, pick
+from megalite.device import backend_for, deterministic, pick
 from megalite.environment import Launch
 from megalite.grid import Grid
 from megalite.mesh import ParallelMesh, start, stop
 from megalite.observe.console import Console
 from megalite.observe.jsonl import Jsonl
+from megalite.observe.progress import ProgressFile
 from megalite.observe.record import Logger, Sink
 from megalite.observe.tensorboard import TensorBoard
-from megalite.train.build import build, check_replicas
+from megalite.observe.wandb import WeightsAndBiases
+from megalite.optimizer.statistics import num_zeros_in_grad, params_norm
+from megalite.train.build import Engine, build
+from megalite.train.chores import chores, manual_gc
 from megalite.train.datasets import datasets
 from megalite.train.loop import Session, train
-from megalite.train.resume import load_checkpoint, save_checkpoint
+from megalite.train.meter import Meter
+from megalite.train.replicas import check_replicas
+from megalite.train.resume import Progress, load_checkpoint, save_checkpoint
+from megalite.train.stop import Stop
 
 
 def run(config: Config, launch: Launch) -> None:
     """Train as the settings say. Raises ValueError or OSError for what the user can mend."""
-    derived = derive(config, launch.world_size)
-    device = pick(config.parallel.device, launch.local_rank)
-    tokenizer = build_tokenizer(**vars(config.tokenizer))
-    mesh = start(
-        Grid(sizes={"tp": config.parallel.tensor_model_parallel_size, "dp": derived.data_parallel_size}),
-        launch=launch,
-        backend=backend_for(device)
-        if config.parallel.distributed_backend == "auto"
-        else config.parallel.distributed_backend,
-        timeout_minutes=config.parallel.distributed_timeout_minutes,
-        device=device,
-    )
-    logger = _logger(config, mesh)
-    try:
-        _train(config, derived, tokenizer, mesh, logger)
-    finally:
-        logger.close()
-        stop()
+    train_settings, parallel = config.train, config.parallel
+    ending = Stop(minutes=train_settings.exit_duration_in_mins, started=time.monotonic())
+    with ExitStack() as stack:
+        if train_settings.exit_signal_handler:
+            stack.enter_context(ending.listening(train_settings.exit_signal))
+        if train_settings.deterministic_mode:
+            stack.enter_context(deterministic())
+        if train_settings.manual_gc:
+            stack.enter_context(manual_gc())
+        derived = derive(config, launch.world_size)
+        device = pick(parallel.device, launch.local_rank)
+        tokenizer = build_tokenizer(**vars(config.tokenizer))
+        mesh = start(
+            Grid(sizes={"tp": parallel.tensor_model_parallel_size, "dp": derived.data_parallel_size}),
+            launch=launch,
+            backend=backend_for(device) if parallel.distributed_backend == "auto" else parallel.distributed_backend,
+            timeout_minutes=parallel.distributed_timeout_minutes,
+            device=device,
+        )
+        stack.callback(stop)
+        logger = _logger(config, mesh)
+        stack.callback(logger.close)
+        train(*prepare(config, derived, tokenizer, mesh, logger, ending))
 
 
-def _train(config: Config, derived: Derived, tokenizer: Tokenizer, mesh: ParallelMesh, logger: Sink) -> None:
+def prepare(
+    config: Config, derived: Derived, tokenizer: Tokenizer, mesh: ParallelMesh, logger: Sink, ending: Stop
+) -> tuple[Session, Progress]:
+    """All that training needs, and where it begins."""
     dtype = torch.bfloat16 if config.train.bf16 else torch.float32
     engine = build(config, derived, vocab_size=tokenizer.vocab_size, mesh=mesh, dtype=dtype)
-    progress, loaded = load_checkpoint(engine, config, tokenizer.vocab_size)
-    check_replicas(engine)
+    resumed = load_checkpoint(engine, config, tokenizer.vocab_size)
+    engine = resumed.engine
+    check_replicas(engine, "At the start")
     data = datasets(config, derived, tokenizer)
-    for note in [*data.notes, loaded]:
+    for note in [*data.notes, resumed.note, *_said(config)]:
         if note:
             logger.note(note)
     session = Session(
@@ -62,19 +82,64 @@ def _train(config: Config, derived: Derived, tokenizer: Tokenizer, mesh: Paralle
         engine=engine,
         datasets=data,
         logger=logger,
+        meter=Meter(
+            engine=engine,
+            logger=logger,
+            interval=config.log.log_interval,
+            seq_length=config.model.seq_length,
+            flops_per_sample=model_flops(model_size(config.model, vocab_size=tokenizer.vocab_size), samples=1),
+            statistics=_statistics(config),
+        ),
+        stop=ending,
+        chores=tuple(chores(config.train, engine)),
         save=lambda progress: save_checkpoint(engine, progress, config, tokenizer),
-        flops_per_sample=model_flops(model_size(config.model, vocab_size=tokenizer.vocab_size), samples=1),
     )
-    train(session, progress)
+    return session, resumed.progress
+
+
+def _said(config: Config) -> Iterator[str]:
+    """What no number of the run shows."""
+    train_settings = config.train
+    if train_settings.deterministic_mode:
+        yield "--deterministic-mode: deterministic algorithms only; gradients are summed in the order of ranks."
+    if interval := train_settings.check_weight_hash_across_dp_replicas_interval:
+        yield f"The weights of replicas are compared every {interval} iterations."
+    if train_settings.manual_gc:
+        every = train_settings.manual_gc_interval
+        yield f"--manual-gc: garbage is collected at evaluations{f' and every {every} iterations' if every else ''}."
+    if train_settings.exit_signal_handler:
+        yield f"--exit-signal-handler: {train_settings.exit_signal} ends the run after the iteration in hand."
+
+
+def _statistics(config: Config) -> dict[str, Callable[[Engine], float]]:
+    wanted: dict[str, Callable[[Engine], float]] = {}
+    if config.log.log_params_norm:
+        wanted["params_norm"] = lambda engine: params_norm(engine.optimizer, engine.mesh)
+    if config.log.log_num_zeros_in_grad:
+        wanted["num_zeros"] = lambda engine: num_zeros_in_grad(engine.buffer, engine.mesh)
+    return wanted
 
 
 def _logger(config: Config, mesh: ParallelMesh) -> Sink:
     """Rank 0 reports; the others keep silent."""
     if mesh.rank != 0:
         return Sink()
-    sinks: list[Sink] = [Console(sys.stdout)]
-    if config.log.log_jsonl:
-        sinks.append(Jsonl(Path(config.log.log_jsonl)))
-    if config.log.tensorboard_dir:
-        sinks.append(TensorBoard(Path(config.log.tensorboard_dir)))
+    log, save = config.log, config.checkpoint.save
+    sinks: list[Sink] = [Console(sys.stdout, times=log.timing_log_option)]
+    if log.log_jsonl:
+        sinks.append(Jsonl(Path(log.log_jsonl)))
+    if log.tensorboard_dir:
+        sinks.append(TensorBoard(Path(log.tensorboard_dir), times=log.log_timers_to_tensorboard))
+    if log.wandb_project:
+        sinks.append(
+            WeightsAndBiases(
+                project=log.wandb_project,
+                name=log.wandb_exp_name,
+                directory=Path(log.wandb_save_dir) if log.wandb_save_dir else Path(save or ".") / "wandb",
+                settings=asdict(config),
+                times=log.log_timers_to_tensorboard,
+            )
+        )
+    if log.log_progress and save:
+        sinks.append(ProgressFile(Path(save) / "progress.txt", ranks=mesh.world.size))
     return Logger(sinks)

@@ -32,15 +32,13 @@ STEPS = 3
 def steps(mesh: ParallelMesh, settings: Config, dtype: torch.dtype) -> list[float]:
     """Go on from --load, or start; the losses of STEPS more steps; save them if --save is given."""
     engine = harness.make(mesh, settings, dtype)
-    progress, _ = load_checkpoint(engine, settings, VOCAB)
+    resumed = load_checkpoint(engine, settings, VOCAB)
+    engine, progress = resumed.engine, resumed.progress
     losses = []
     for _ in range(STEPS):
-        consumed = progress.consumed_samples
-        step = progress.iteration + 1
-        losses.append(
-            train_step(engine, harness.batch(mesh, settings, step), step=step, consumed_samples=consumed).loss
-        )
-        progress = Progress(iteration=step, consumed_samples=consumed + GLOBAL_BATCH)
+        step, samples = progress.iteration + 1, progress.schedule_samples
+        losses.append(train_step(engine, harness.batch(mesh, settings, step), step=step, consumed_samples=samples).loss)
+        progress.count(GLOBAL_BATCH, skipped=False)
     if settings.checkpoint.save:
         save_checkpoint(engine, progress, settings, NullTokenizer(VOCAB))
     return losses
@@ -106,7 +104,7 @@ def test_finetune_takes_the_weights_alone(pool: Pool, tmp_path: Path) -> None:
     resumed = settings("gpt2", "one", load=tmp_path)
     tuned = replace(resumed, checkpoint=replace(resumed.checkpoint, finetune=True))
     before = engine.buffer.params.clone()
-    progress, _ = load_checkpoint(engine, tuned, VOCAB)
+    progress = load_checkpoint(engine, tuned, VOCAB).progress
     assert progress == Progress()
     assert engine.optimizer.steps == 0
     assert not torch.equal(before, engine.buffer.params)
@@ -133,7 +131,7 @@ def test_another_global_batch_is_refused_where_iterations_count(pool: Pool, tmp_
     losses(pool, "one", settings("gpt2", "one", save=tmp_path), torch.float32)
     config = settings("gpt2", "one", load=tmp_path)
     other = replace(config, train=replace(config.train, global_batch_size=4))
-    with pytest.raises(ValueError, match="Give --global-batch-size 8"):
+    with pytest.raises(ValueError, match="consumed 24 samples in 3 iterations, and here they would be 12.*at --global-batch-size 8"):
         losses(pool, "one", other, torch.float32)
 
 

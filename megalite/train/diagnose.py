@@ -1,0 +1,56 @@
+"""Where numbers stop being finite."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from megalite.comm.collectives import all_gather_object
+from megalite.data.batch import MicroBatch
+from megalite.pipeline_parallel.executor import execute
+from megalite.train.build import Engine
+from megalite.train.chunk import Pass
+
+
+def not_finite(engine: Engine, microbatches: Sequence[MicroBatch], *, loss: float, norm: float, step: int) -> str:
+    """What is wrong with an iteration whose loss or gradient is not finite, as far as the first bad tensor.
+
+    Every rank must call it, before the weights are touched: the forward pass is run again, and looked at.
+    """
+    output = first_output(engine, microbatches, step)
+    buffer = engine.buffer
+    bad = [slot.name for slot in buffer.slots if not buffer.grads[slot.range].isfinite().all()]
+    named = [name for names in all_gather_object(bad, engine.mesh.model) for name in names]
+    if output:
+        what = f"the first output that is not finite is that of {output}"
+    elif named:
+        what = f"every output is finite, but {len(named)} gradients are not, {named[-1]} among them"
+    else:
+        what = "outputs and gradients are finite"
+    return (
+        f"iteration {step}: loss {loss}, gradient norm {norm}; {what}. "
+        "The weights are still those of the iteration before. Try a lower --lr, a longer warm-up, or fp32."
+    )
+
+
+def first_output(engine: Engine, microbatches: Sequence[MicroBatch], step: int) -> str:
+    """The module, the innermost and the earliest, whose output is not finite, and the rank; nothing if all are."""
+    found: list[str] = []
+
+    def look(name: str) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            if isinstance(output, Tensor) and not found and not output.isfinite().all():
+                found.append(name)
+
+        return hook
+
+    hooks = [module.register_forward_hook(look(name)) for name, module in engine.model.named_modules() if name]
+    try:
+        with torch.no_grad():
+            execute(engine.evaluation(len(microbatches)), {0: Pass(engine=engine, step=step)}, microbatches)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    everywhere = all_gather_object(found, engine.mesh.world)
+    return next((f"{names[0]} on rank {rank}" for rank, names in enumerate(everywhere) if names), "")
