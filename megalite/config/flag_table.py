@@ -19,8 +19,7 @@ NO_EFFECT: tuple[tuple[str, str], ...] = (
         "always so here",
         "--attention-softmax-in-fp32 --accumulate-allreduce-grads-in-fp32 --calculate-per-token-loss "
         "--use-cpu-initialization --log-throughput --log-memory-to-tensorboard --log-validation-ppl-to-tensorboard "
-        "--no-create-attention-mask-in-dataloader --no-data-sharding --no-use-tokenizer-model-from-checkpoint-args "
-        "--override-opt_param-scheduler --override-opt-param-scheduler",
+        "--no-create-attention-mask-in-dataloader --no-data-sharding --no-use-tokenizer-model-from-checkpoint-args",
     ),
     ("read under --fp16 only", "--loss-scale --initial-loss-scale --min-loss-scale --loss-scale-window --hysteresis"),
     ("the order of ranks matters with pipeline stages only", "--use-tp-pp-dp-mapping"),
@@ -120,30 +119,11 @@ _MODEL = (
 )
 
 _COURSE = (
-    (
-        "is not supported yet: the batch size is constant. Use --global-batch-size.",
-        "--step-batch-size-schedule --rampup-batch-size --decrease-batch-size-if-needed --eval-global-batch-size",
-    ),
-    ("is not supported yet. Use --exit-interval.", "--exit-duration-in-mins --exit-signal-handler"),
-    ("is not supported yet: no iteration is left out.", "--iterations-to-skip"),
-    ("is not supported yet. Use --train-iters 1 with --lr 0 --min-lr 0.", "--skip-train"),
-    ("is not supported yet: on a GPU, runs may differ in the last bits. Leave it out.", "--deterministic-mode"),
-    ("is not supported yet: what is timed is the whole step.", "--profile"),
-    ("is not supported yet. Leave it out: Python collects when it sees fit.", "--manual-gc --manual-gc-interval=0"),
+    ("is not supported yet: what is timed is the parts of a step. Use --timing-log-level.", "--profile"),
     ("is not supported yet: all parameters share one --lr.", "--decoupled-lr --decoupled-min-lr"),
-    (
-        "is not supported yet: replicas are compared at the start of a run only.",
-        "--check-weight-hash-across-dp-replicas-interval",
-    ),
-    ("is not supported yet. Use --eval-iters.", "--full-validation"),
-    ("is not supported yet: the log does not tell.", "--log-params-norm --log-num-zeros-in-grad"),
-    (
-        "is not supported yet: a step is timed as a whole.",
-        "--timing-log-level=0 --timing-log-option --log-timers-to-tensorboard",
-    ),
-    ("is not supported yet. Use --log-jsonl or --tensorboard-dir.", "--wandb-*"),
+    ("is not supported. Set the environment variable WANDB_ENTITY.", "--wandb-entity"),
     ("is not supported: progress lines and TensorBoard go together. Use --log-interval.", "--tensorboard-log-interval"),
-    ("is not supported. Use --log-jsonl.", "--log-progress --log-straggler"),
+    ("is not supported. Use --timing-log-level 1 with --timing-log-option all.", "--log-straggler"),
     ("is not supported. Use --config.", "--yaml-cfg"),
 )
 
@@ -164,15 +144,10 @@ _DATA = (
 
 _CHECKPOINT = (
     (
-        "is not supported: schedules follow from the flags. Leave it out, and repeat the flags of the first run.",
-        "--use-checkpoint-opt_param-scheduler --use-checkpoint-opt-param-scheduler",
-    ),
-    (
         "is not supported yet. Use --config with the config.toml of the checkpoint.",
         "--use-checkpoint-args --use-mp-args-from-checkpoint-args",
     ),
     ("is not supported yet. Use --load with --finetune.", "--pretrained-checkpoint"),
-    ("is not supported yet: a checkpoint is whole.", "--no-save-optim"),
     ("is not supported yet: every checkpoint is kept.", "--save-retain-interval"),
     ("is not supported: the folder that is saved in counts on. Use another --save.", "--override-ckpt-iteration"),
     ("is not supported in training. Use tools/inspect_checkpoint.py --verify-integrity.", "--verify-integrity"),
@@ -223,6 +198,8 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "--use-rotary-position-embeddings": ("--position-embedding-type", "rope"),
     "--persistent-save-interval": ("--save-interval",),
     "--layernorm-epsilon": ("--norm-epsilon",),
+    "--override-opt_param-scheduler": ("--override-opt-param-scheduler",),
+    "--use-checkpoint-opt_param-scheduler": ("--use-checkpoint-opt-param-scheduler",),
 }
 """Other spellings, and what they stand for; values that were given are appended."""
 

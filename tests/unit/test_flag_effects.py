@@ -4,10 +4,12 @@ import contextlib
 import io
 import json
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,9 +29,10 @@ from megalite.validate import check, notices
 
 BASE = (
     "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --micro-batch-size 2 "
-    "--global-batch-size 4 --lr 1e-2 --tokenizer-type NullTokenizer --vocab-size 50 --eval-iters 1 --log-interval 1 "
+    "--lr 1e-2 --tokenizer-type NullTokenizer --vocab-size 50 --eval-iters 1 --log-interval 1 "
     "--device cpu --hidden-dropout 0 --attention-dropout 0"
 )
+BATCH = "--global-batch-size 4"
 COURSE = "--train-iters 3"
 DATA = "--data-path DATA/a"
 
@@ -41,7 +44,7 @@ class Row:
     value: str = ""
     given: str = ""
     without: str = ""
-    """What of COURSE and DATA is left out of both."""
+    """What of BATCH, COURSE and DATA is left out of both."""
     plan: bool = False
     """The effect is one of layout, speed or memory, which one rank's losses must not show."""
 
@@ -53,6 +56,7 @@ SAMPLES = "--train-samples 12"
 EOD = "--vocab-size 49"
 """Makes the highest id in the data the end of document."""
 LOAD = "--load DATA/saved"
+WANDB = "--wandb-project tries"
 
 EFFECTS: dict[str, Row] = {
     "--num-layers": Row(value="3"),
@@ -103,13 +107,27 @@ EFFECTS: dict[str, Row] = {
     "--device": Row(value="auto", given="--distributed-backend nccl", plan=True),
     "--micro-batch-size": Row(value="1", plan=True),
     "--global-batch-size": Row(value="2"),
+    "--rampup-batch-size": Row(value="2 2 4"),
+    "--step-batch-size-schedule": Row(value="0:2 64:4", without=BATCH),
+    "--decrease-batch-size-if-needed": Row(given="--global-batch-size 5"),
     "--train-iters": Row(value="2"),
     "--train-samples": Row(value="8", without=COURSE),
     "--seed": Row(value="1"),
     "--eval-interval": Row(value="1"),
     "--eval-iters": Row(value="2"),
     "--bf16": Row(),
+    "--eval-global-batch-size": Row(value="8"),
+    "--full-validation": Row(given="--split 90,5,5"),
+    "--skip-train": Row(),
     "--exit-interval": Row(value="2"),
+    "--exit-duration-in-mins": Row(value="0"),
+    "--exit-signal-handler": Row(),
+    "--exit-signal": Row(value="SIGUSR1", given="--exit-signal-handler"),
+    "--iterations-to-skip": Row(value="2"),
+    "--check-weight-hash-across-dp-replicas-interval": Row(value="2"),
+    "--deterministic-mode": Row(),
+    "--manual-gc": Row(),
+    "--manual-gc-interval": Row(value="2", given="--manual-gc"),
     "--optimizer": Row(value="sgd"),
     "--lr": Row(value="2e-2"),
     "--min-lr": Row(value="9e-3"),
@@ -158,15 +176,27 @@ EFFECTS: dict[str, Row] = {
     "--load": Row(value="DATA/saved"),
     "--finetune": Row(given=LOAD),
     "--no-load-optim": Row(given=LOAD),
+    "--no-save-optim": Row(given="--save saved --save-interval 3"),
+    "--use-checkpoint-opt-param-scheduler": Row(given=f"{LOAD} --lr 2e-2"),
+    "--override-opt-param-scheduler": Row(given=f"{LOAD} --lr 2e-2"),
     "--ckpt-step": Row(value="1", given=LOAD),
     "--exit-on-missing-checkpoint": Row(given="--load nowhere"),
     "--log-interval": Row(value="2"),
     "--log-jsonl": Row(value="log.jsonl"),
     "--tensorboard-dir": Row(value="board"),
+    "--wandb-project": Row(value="tries"),
+    "--wandb-exp-name": Row(value="first", given=WANDB),
+    "--wandb-save-dir": Row(value="kept", given=WANDB),
+    "--log-progress": Row(given="--save saved --save-interval 3"),
+    "--log-params-norm": Row(),
+    "--log-num-zeros-in-grad": Row(),
+    "--timing-log-level": Row(value="1"),
+    "--timing-log-option": Row(value="max", given="--timing-log-level 1"),
+    "--log-timers-to-tensorboard": Row(given=f"--timing-log-level 1 {WANDB}"),
 }
 """Each flag with a value that has an effect. A new setting needs its row."""
 
-IN_PASSING = r"[\d,.]+ tokens/s|ETA \S+|in [\d.]+ s|\d+\.\d+\.\S+"
+IN_PASSING = r"(?<= )\d+\.\d\d(?=\s)|[\d,.]+ tokens/s|ETA \S+|in [\d.]+ s|\d+\.\d+\.\S+"
 """What differs from run to run: rates, times, and names made of them."""
 
 
@@ -190,9 +220,10 @@ def observe(tmp_path_factory) -> Callable[..., object]:
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(tmp_path_factory.mktemp("run"))
             patch.setattr("megalite.train.run.start", telling_start)
+            patch.setitem(sys.modules, "wandb", SimpleNamespace(init=TellingRun))
             return happened(config)
 
-    observe(f"{BASE} {COURSE} {DATA} --save DATA/saved --save-interval 1 --train-iters 2", plan=False)
+    observe(f"{BASE} {BATCH} {COURSE} {DATA} --save DATA/saved --save-interval 1 --exit-interval 2", plan=False)
     return observe
 
 
@@ -200,6 +231,19 @@ def telling_start(*args: Any, timeout_minutes: int, **kwargs: Any) -> ParallelMe
     """A rank alone waits for nobody: what it would do is told."""
     print(f"ranks wait for {timeout_minutes} minutes")
     return start(*args, timeout_minutes=timeout_minutes, **kwargs)
+
+
+class TellingRun:
+    """A run of Weights & Biases that prints what it is told."""
+
+    def __init__(self, *, project: str, name: str | None, dir: str, config: dict[str, Any]) -> None:
+        print(f"wandb: {project} {name} {dir} {len(config)} sections")
+
+    def log(self, scalars: dict[str, float], *, step: int) -> None:
+        print(f"wandb: step {step}: {sorted(scalars)}")
+
+    def finish(self) -> None:
+        print("wandb: finished")
 
 
 def planned(config: Config) -> object:
@@ -227,7 +271,7 @@ def happened(config: Config) -> object:
 def command_lines(flag: str) -> tuple[str, str]:
     """Without the flag and with it; what a row gives comes before the flag, which overrules it."""
     row = EFFECTS[flag]
-    parts = [part for part in (BASE, COURSE, DATA, row.given) if part and part != row.without]
+    parts = [part for part in (BASE, BATCH, COURSE, DATA, row.given) if part and part != row.without]
     return " ".join(parts), " ".join([*parts, flag, row.value]).rstrip()
 
 
@@ -251,7 +295,7 @@ def test_a_flag_has_an_effect(option, observe):
 
 def test_a_run_repeats(observe):
     """Else every flag would seem to have an effect."""
-    words = f"{BASE} {COURSE} {DATA} --save saved --save-interval 3"
+    words = f"{BASE} {BATCH} {COURSE} {DATA} --save saved --save-interval 3 --timing-log-level 2"
     before, after = (observe(line, plan=False) for line in (words, f"{words} --save-interval 3"))
     assert before == after
     assert "step 3/3" in str(before)
