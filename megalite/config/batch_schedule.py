@@ -72,10 +72,10 @@ def from_steps(entries: Sequence[str], *, seq_length: int) -> BatchSchedule:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMBT]?):(\d+)", entry, re.IGNORECASE)
         if match is None or int(match[3]) == 0:
             raise ValueError(f"has the entry {entry!r}, which is not TOKENS:SIZE, such as 0:16 or 2.4B:320.")
-        tokens = round(float(match[1]) * _UNITS[match[2].upper()])
-        sizes.append((tokens // seq_length, int(match[3])))
+        sizes.append((round(float(match[1]) * _UNITS[match[2].upper()]), int(match[3])))
     if not sizes or sizes[0][0] != 0:
         raise ValueError("does not say the size at the start. The first entry must begin with 0: as in 0:16 2.4B:320.")
+    sizes = [(tokens // seq_length, size) for tokens, size in sizes]
     for (before, _), (after, size) in itertools.pairwise(sizes):
         if after <= before:
             raise ValueError(

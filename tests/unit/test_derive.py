@@ -60,6 +60,16 @@ def test_model_size(flags, expected):
         ("--lr-decay-iters 50 --lr-warmup-iters 5", {"lr_decay_samples": 400, "lr_warmup_samples": 40}),
         ("--lr-warmup-fraction 0.015", {"lr_warmup_samples": 12.0}),
         ("--lr-wsd-decay-iters 3", {"lr_wsd_decay_samples": 24}),
+        ("--global-batch-size 16 --rampup-batch-size 8 8 16 --lr-warmup-iters 3", {"lr_warmup_samples": 32}),
+        (
+            "--global-batch-size 16 --rampup-batch-size 8 8 16 --lr-decay-iters 5 --lr-wsd-decay-iters 4",
+            {"train_samples": 1584, "lr_decay_samples": 64, "lr_wsd_decay_samples": 56, "global_batch_size": 16},
+        ),
+        ("--step-batch-size-schedule 0:8 2048:32", {"global_batch_size": 32, "num_micro_batches": 4}),
+        ("--global-batch-size 23 --decrease-batch-size-if-needed", {"global_batch_size": 16, "train_samples": 1600}),
+        ("--eval-global-batch-size 24 --eval-iters 3", {"data_samples": (800, 72, 72), "eval_batch_size": 24}),
+        ("--full-validation --eval-iters 3", {"data_samples": (800, None, 24)}),
+        ("--skip-train --eval-iters 3", {"data_samples": (0, 24, 24)}),
         ("", {"start_weight_decay": 0.01, "end_weight_decay": 0.01}),
         ("--start-weight-decay 0 --end-weight-decay 1", {"start_weight_decay": 0.0, "end_weight_decay": 1.0}),
         ("--eval-interval 40 --eval-iters 3", {"data_samples": (800, 24, 24)}),
@@ -68,7 +78,8 @@ def test_model_size(flags, expected):
 def test_derived(flags, expected):
     found = derived(flags)
     for name, value in expected.items():
-        assert getattr(found, name) == (None if value is None else pytest.approx(value, rel=1e-12)), name
+        exact = value is None or isinstance(value, tuple)
+        assert getattr(found, name) == (value if exact else pytest.approx(value, rel=1e-12)), name
 
 
 def test_run_counted_in_samples():
