@@ -171,7 +171,7 @@ def test_refused(flags, text):
     [
         ("--train-iters", "", "The length of the run is missing. Give --train-iters or --train-samples."),
         ("--train-iters", "--train-samples 7 --global-batch-size 8", "--train-samples 7 is less than one"),
-        ("--train-iters", "--train-samples 7 --global-batch-size 16 --rampup-batch-size 8 8 9", "one global batch of 8"),
+        ("--train-iters", "--train-samples 7 --global-batch-size 16 --rampup-batch-size 8 8 9", "one global batch"),
         ("--train-iters", "--train-samples 99 --lr-warmup-iters 3", "Use --lr-warmup-samples."),
         ("--train-iters", "--train-samples 99 --lr-warmup-samples 99", "--lr-warmup-samples 99 is not less than"),
         ("--mock-data", "", "There are no data. Give --data-path PREFIX, or --mock-data"),
