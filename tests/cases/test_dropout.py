@@ -1,0 +1,44 @@
+"""C33: dropout and recomputed activations."""
+
+import pytest
+
+from tests.cases.fixtures import WHOLE, Materials, same
+from tests.cases.harness import ALL, OTHERS, Outcome, Program
+
+DROPOUT = "--hidden-dropout 0.2 --attention-dropout 0.2"
+RECOMPUTE = {"none": ""}
+"""A way to recompute activations is a row here: it must change no loss."""
+
+ITERATIONS = pytest.mark.parametrize("iterations", [5, pytest.param(20, marks=pytest.mark.soak)])
+
+
+def run(program: Program, materials: Materials, layout: str, *words: str) -> Outcome:
+    return program(layout, materials.run(), f"--data-path {materials.corpus()} {WHOLE}", *words)
+
+
+@ITERATIONS
+@pytest.mark.parametrize("recompute", RECOMPUTE)
+@pytest.mark.parametrize("layout", ALL)
+def test_recomputing_changes_nothing(program, materials, layout: str, recompute: str, iterations: int) -> None:
+    words = f"{DROPOUT} --train-iters {iterations}"
+    plain, found = (run(program, materials, layout, words, RECOMPUTE[name]) for name in ("none", recompute))
+    assert found.status == 0 and len(found.losses) == iterations
+    assert found.losses == pytest.approx(plain.losses, rel=1e-6)
+    assert found.norms == pytest.approx(plain.norms, rel=1e-6)
+
+
+@ITERATIONS
+@pytest.mark.parametrize("layout", OTHERS)
+def test_masks_are_the_same_in_every_layout(program, materials, layout: str, iterations: int) -> None:
+    words = f"{DROPOUT} --train-iters {iterations}"
+    same(run(program, materials, layout, words), run(program, materials, "one", words), iterations)
+
+
+@pytest.mark.parametrize("layout", ["one", "tp2-sp"])
+def test_masks_are_drawn_and_follow_from_the_seed(program, materials, layout: str) -> None:
+    few = f"{DROPOUT} --train-iters 3"
+    dropped = run(program, materials, layout, few)
+    again = run(program, materials, layout, few, "--seed 1234")
+    for other in ("--seed 1235", "--hidden-dropout 0", "--attention-dropout 0"):
+        assert run(program, materials, layout, few, other).losses[0] != dropped.losses[0]
+    assert again.losses == dropped.losses and again.norms == dropped.norms

@@ -1,0 +1,40 @@
+"""C25: one gradient norm for the whole model."""
+
+import pytest
+
+from tests.cases.fixtures import SEQUENCE, WHOLE, Materials, same
+from tests.cases.harness import ALL, OTHERS, Program
+
+CLIPPED = "--clip-grad 0.05 --optimizer sgd"
+
+
+@pytest.mark.parametrize("layout", OTHERS)
+def test_clipped_runs_agree(program: Program, materials: Materials, layout: str) -> None:
+    words = (materials.run(), f"--data-path {materials.corpus()} {WHOLE} {CLIPPED}")
+    one = program("one", *words)
+    assert min(one.norms) > 0.05, "clipping was never active"
+    same(program(layout, *words), one)
+
+
+def test_it_is_logged_by_one_rank(program: Program, materials: Materials) -> None:
+    found = program("tp2", materials.run(), f"--data-path {materials.corpus()} {WHOLE} {CLIPPED}")
+    assert [said.count("grad norm") for said in found.said] == [20, 0]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("layout", ALL)
+def test_it_is_that_of_plain_transformers(program: Program, materials: Materials, layout: str, tied: bool) -> None:
+    sizes = {"tie_word_embeddings": True} if tied else {}
+    word = materials.documents("word", [[17] * 500] * 4)
+    found = program(layout, materials.run(**sizes), f"--data-path {word} {WHOLE} --train-iters 1 --clip-grad 0.05")
+    oracle, sample = materials.oracle(**sizes), [17] * (SEQUENCE + 1)
+    assert found.losses == pytest.approx([oracle.mean([sample])], rel=1e-4)
+    assert found.norms == pytest.approx([oracle.gradient_norm(sample)], rel=1e-3)
+
+
+def test_zero_clips_nothing_and_still_logs(program: Program, materials: Materials) -> None:
+    run = (materials.run(), f"--data-path {materials.corpus()} {WHOLE} --optimizer sgd")
+    never, beyond, always = (program("one", *run, f"--clip-grad {limit}") for limit in ("0", "1e9", "0.05"))
+    assert never.losses == beyond.losses and never.norms == beyond.norms and min(never.norms) > 0
+    assert never.losses[0] == always.losses[0] and never.norms[0] == always.norms[0]
+    assert never.losses[1:] != always.losses[1:]
