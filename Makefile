@@ -49,7 +49,7 @@ lines:
 	done
 
 bench: setup
-	$(RUN) benchmarks/layouts.py
+	$(RUN) benchmarks/train_step.py
 
 soak: setup
 	$(RUN) -m pytest -m soak

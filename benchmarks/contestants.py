@@ -1,0 +1,196 @@
+"""Who takes part. A contestant is a function from a rank's tokens and labels [b, s] to its loss: one training step."""
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from datetime import timedelta
+
+import torch
+import torch.nn.functional as F
+from huggingface import huggingface
+from plain import Plain, Sizes, plain_weights
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+from megalite.config.derive import derive
+from megalite.config.schema import Config, Model, Optimizer, Parallel, Train
+from megalite.data.batch import MicroBatch
+from megalite.grid import Grid
+from megalite.mesh import build_mesh
+from megalite.train.build import Engine, build
+from megalite.train.step import train_step
+
+Step = Callable[[Tensor, Tensor], float]
+LEARNING_RATE, WEIGHT_DECAY, BETAS, EPS, CLIP = 1e-3, 0.1, (0.9, 0.999), 1e-8, 1.0
+TRAIN_ITERS = 100_000  # more than are ever run: the learning rate is constant
+
+
+def engine_of(sizes: Sizes, *, rank: int, tp: int = 1, dp: int = 1, sp: bool = False, overlap: bool = False) -> Engine:
+    """megalite's engine without dropout, its biases and norms random so that a wrong conversion cannot hide."""
+    llama = sizes.llama
+    config = Config(
+        model=Model(
+            num_layers=sizes.layers,
+            hidden_size=sizes.hidden,
+            ffn_hidden_size=sizes.ffn,
+            num_attention_heads=sizes.heads,
+            group_query_attention=sizes.groups != sizes.heads,
+            num_query_groups=sizes.groups,
+            seq_length=sizes.sequence,
+            position_embedding_type="rope" if llama else "learned_absolute",
+            normalization="RMSNorm" if llama else "LayerNorm",
+            swiglu=llama,
+            add_bias_linear=not llama,
+            untie_embeddings_and_output_weights=llama,
+            hidden_dropout=0.0,
+            attention_dropout=0.0,
+        ),
+        parallel=Parallel(tensor_model_parallel_size=tp, sequence_parallel=sp, overlap_grad_reduce=overlap),
+        train=Train(micro_batch_size=sizes.micro_batch, train_iters=TRAIN_ITERS),
+        optimizer=Optimizer(
+            lr=LEARNING_RATE,
+            lr_decay_style="constant",
+            weight_decay=WEIGHT_DECAY,
+            adam_beta1=BETAS[0],
+            adam_beta2=BETAS[1],
+            adam_eps=EPS,
+            clip_grad=CLIP,
+        ),
+    )
+    grid = Grid(sizes={"tp": tp, "dp": dp})
+    mesh = build_mesh(grid, rank=rank, device=torch.device("cpu"), timeout=timedelta(minutes=5))
+    engine = build(config, derive(config, tp * dp), vocab_size=sizes.vocab, mesh=mesh, dtype=torch.float32)
+    for slot in engine.buffer.slots:
+        if slot.spec.init.std == 0:
+            noise = torch.randn(slot.spec.global_shape, generator=torch.Generator().manual_seed(len(slot.name))) * 0.1
+            part = noise[tuple(slice(*bounds) for bounds in slot.spec.box)]
+            slot.spec.view(slot.parameter.data).copy_(part + slot.spec.init.constant)
+    return engine
+
+
+def megalite(sizes: Sizes, *, rank: int, tp: int = 1, dp: int = 1, sp: bool = False, overlap: bool = False) -> Step:
+    """A training step of megalite, as pretrain_gpt.py makes it."""
+    engine = engine_of(sizes, rank=rank, tp=tp, dp=dp, sp=sp, overlap=overlap)
+    whole = MicroBatch(
+        tokens=torch.empty(0),
+        labels=torch.empty(0),
+        loss_mask=torch.ones(sizes.micro_batch, sizes.sequence),
+        position_ids=torch.arange(sizes.sequence).repeat(sizes.micro_batch, 1),
+        sample_ids=torch.arange(sizes.micro_batch),
+    )
+    steps = 0
+
+    def step(tokens: Tensor, labels: Tensor) -> float:
+        nonlocal steps
+        steps += 1
+        batch = replace(whole, tokens=tokens, labels=labels)
+        return train_step(engine, [batch], step=steps, consumed_samples=(steps - 1) * sizes.micro_batch * dp).loss
+
+    return step
+
+
+def torch_step(model: nn.Module, scope: Callable[[], AbstractContextManager[None]] = nullcontext) -> Step:
+    """A training step with the best that torch offers: fused AdamW, foreach clipping, gradients freed between steps."""
+    # Fused and foreach kernels take lists of one kind; torch's own tensor parallelism leaves norms as plain tensors.
+    kinds = [
+        [p for p in model.parameters() if isinstance(p, DTensor) is distributed and (p.dim() > 1) is decayed]
+        for distributed in (True, False)
+        for decayed in (True, False)
+    ]
+    groups = [{"params": kind, "weight_decay": WEIGHT_DECAY if kind[0].dim() > 1 else 0.0} for kind in kinds if kind]
+    optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS, eps=EPS, fused=True)
+    sets = [part for part in (kinds[0] + kinds[1], kinds[2] + kinds[3]) if part]
+
+    def clip() -> None:
+        norms = [nn.utils.get_total_norm([p.grad for p in part if p.grad is not None], foreach=True) for part in sets]
+        whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+        total = torch.linalg.vector_norm(torch.stack(whole))
+        for part in sets:
+            nn.utils.clip_grads_with_norm_(part, CLIP, total, foreach=True)
+
+    def step(tokens: Tensor, labels: Tensor) -> float:
+        with scope():
+            loss = F.cross_entropy(model(tokens).flatten(0, 1), labels.flatten())
+            loss.backward()
+        clip()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        value = loss.full_tensor() if isinstance(loss, DTensor) else loss
+        assert math.isfinite(value.item())
+        return value.item()
+
+    return step
+
+
+def our_weights(sizes: Sizes) -> dict[str, Tensor]:
+    """The weights that every contestant starts from, by megalite's names, at their global shapes."""
+    engine = engine_of(sizes, rank=0)
+    return {slot.name: slot.spec.view(slot.parameter.data).clone() for slot in engine.buffer.slots}
+
+
+def plain_model(sizes: Sizes) -> Plain:
+    """The plain model with megalite's weights."""
+    model = Plain(sizes)
+    model.load_state_dict(plain_weights(sizes, our_weights(sizes)))
+    return model
+
+
+def ddp(sizes: Sizes) -> Step:
+    """Torch's data parallelism over all ranks."""
+    return torch_step(DistributedDataParallel(plain_model(sizes), gradient_as_bucket_view=True))
+
+
+def dtensor(sizes: Sizes, *, ranks: int, sp: bool) -> Step:
+    """Torch's tensor parallelism over all ranks, the loss parallel too, as torchtitan plans it."""
+    between = Shard(1) if sp else Replicate()
+    column, row = ColwiseParallel(), RowwiseParallel(output_layouts=between)
+
+    def entering(*others: None) -> ParallelStyle:
+        """Gathers x once for all the linears of a module, so that its gradient is reduced once too."""
+        return PrepareModuleInput(input_layouts=(between, *others), desired_input_layouts=(Replicate(), *others))
+
+    plan = {
+        "word": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
+        **{f"layers.*.attention.{name}": column for name in "qkv"},
+        **{f"layers.*.mlp.{name}": column for name in (("gate", "up") if sizes.llama else ("fc1",))},
+        "layers.*.attention": entering(None),
+        "layers.*.mlp": entering(),
+        "layers.*.attention.out": row,
+        "layers.*.mlp.fc2": row,
+        "head": ColwiseParallel(input_layouts=between, output_layouts=Shard(-1), use_local_output=False),
+    }
+    if sp:
+        plan |= {name: SequenceParallel() for name in ("layers.*.attention_norm", "layers.*.mlp_norm", "norm")}
+        if not sizes.llama:
+            plan["position"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(0))
+    model = parallelize_module(plain_model(sizes), init_device_mesh("cpu", (ranks,)), plan)
+    if not sizes.llama:
+        model.head.weight = model.word.weight
+    return torch_step(model, loss_parallel)
+
+
+CONTESTANTS: dict[str, Callable[[Sizes, int], Step]] = {
+    "megalite": lambda sizes, rank: megalite(sizes, rank=rank),
+    "plain torch": lambda sizes, rank: torch_step(plain_model(sizes)),
+    "Hugging Face": lambda sizes, rank: torch_step(huggingface(sizes, our_weights(sizes))),
+    "megalite DP": lambda sizes, rank: megalite(sizes, rank=rank, dp=2),
+    "megalite DP, overlapped": lambda sizes, rank: megalite(sizes, rank=rank, dp=2, overlap=True),
+    "torch DDP": lambda sizes, rank: ddp(sizes),
+    "megalite TP": lambda sizes, rank: megalite(sizes, rank=rank, tp=2),
+    "megalite TP + SP": lambda sizes, rank: megalite(sizes, rank=rank, tp=2, sp=True),
+    "DTensor TP": lambda sizes, rank: dtensor(sizes, ranks=2, sp=False),
+    "DTensor TP + SP": lambda sizes, rank: dtensor(sizes, ranks=2, sp=True),
+}
+"""Name: how one of its ranks is built."""
