@@ -144,6 +144,12 @@ class Materials:
             f"--load {self.checkpoint(**changes)} --finetune"
         )
 
+    def fresh_gpt(self) -> str:
+        """The flags of RUN for a GPT from its own start, with all that tensor parallel ranks hold copies of."""
+        return (
+            f"--num-layers 2 --hidden-size 64 --num-attention-heads 4 --init-method-std 0.1 {COURSE} {self.tokenizer()}"
+        )
+
     def oracle(self, **changes: Any) -> "Oracle":
         return Oracle(transformers.LlamaForCausalLM.from_pretrained(self.model(**changes)))
 

@@ -130,13 +130,14 @@ def test_changing_one_document_changes_its_own_share_alone(program, materials, l
 @pytest.mark.parametrize("layout", ["one", "tp2-sp"])
 def test_learned_positions_start_anew(program, materials, layout: str) -> None:
     """Rotary positions are relative, so they cannot tell: here each document has its loss wherever it stands."""
-    run, _, _ = materials.run().partition(" --load")
     losses = {}
     for order, text in {"PQ": [*P, EOD, *Q, EOD], "QP": [*Q, EOD, *P, EOD]}.items():
         data = f"--train-data-path {materials.corpus()} --valid-data-path {materials.documents(order, [text])}"
         course = "--train-iters 1 --lr 0 --min-lr 0 --eval-iters 1 --micro-batch-size 1 --global-batch-size 1"
-        model = "--position-embedding-type learned_absolute --init-method-std 0.5"
+        model = "--init-method-std 0.5"
         for words in (APART, "--reset-attention-mask --eod-mask-loss"):
-            losses[order, words] = program(layout, run, data, course, model, words).evaluation()["validation_loss"]
+            losses[order, words] = program(layout, materials.fresh_gpt(), data, course, model, words).evaluation()[
+                "validation_loss"
+            ]
     assert losses["PQ", APART] == pytest.approx(losses["QP", APART], rel=1e-5)
     assert len(set(losses.values())) >= 3, "positions that go on would not be noticed"

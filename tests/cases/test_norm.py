@@ -5,19 +5,22 @@ import pytest
 from tests.cases.fixtures import SEQUENCE, WHOLE, Materials, same
 from tests.cases.harness import ALL, OTHERS, Program
 
-CLIPPED = "--clip-grad 0.05 --optimizer sgd"
+
+def data(materials: Materials) -> str:
+    return f"--data-path {materials.corpus()} {WHOLE} --clip-grad 0.05 --optimizer sgd"
 
 
+@pytest.mark.parametrize("model", ["llama", "gpt"])
 @pytest.mark.parametrize("layout", OTHERS)
-def test_clipped_runs_agree(program: Program, materials: Materials, layout: str) -> None:
-    words = (materials.run(), f"--data-path {materials.corpus()} {WHOLE} {CLIPPED}")
+def test_clipped_runs_agree(program: Program, materials: Materials, layout: str, model: str) -> None:
+    words = (materials.run() if model == "llama" else materials.fresh_gpt(), data(materials))
     one = program("one", *words)
     assert min(one.norms) > 0.05, "clipping was never active"
     same(program(layout, *words), one)
 
 
 def test_it_is_logged_by_one_rank(program: Program, materials: Materials) -> None:
-    found = program("tp2", materials.run(), f"--data-path {materials.corpus()} {WHOLE} {CLIPPED}")
+    found = program("tp2", materials.run(), data(materials))
     assert [said.count("grad norm") for said in found.said] == [20, 0]
 
 
