@@ -52,4 +52,4 @@ bench: setup
 	$(RUN) benchmarks/train_step.py
 
 soak: setup
-	$(RUN) -m pytest -m soak
+	$(RUN) -m pytest -m soak -p tests.proof --proof docs/proof/soak.md

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from megalite.observe import jsonl
 
-CONFIG = Path("examples/demo/config.toml")
+CONFIG = Path("examples/tiny-cpu/config.toml")
 BIN = Path(sys.prefix) / "bin"
 VOCAB_SIZE = 2048
 TRAIN_ITERS = 1200
