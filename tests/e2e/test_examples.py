@@ -6,6 +6,7 @@ of sh is followed by what it prints, in a block of text: those lines must come, 
 
 import os
 import re
+import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -138,6 +139,14 @@ def test_what_is_quoted_must_be_said(tmp_path: Path) -> None:
         clone.run_block(Block(["python -c 'print(12)' --help"], ["13"]))
     with pytest.raises(AssertionError, match="SystemExit"):
         clone.run_block(Block(["python -c 'raise SystemExit(3)'"]))
+
+
+def test_a_busy_port_is_named_before_we_run(clone: Clone) -> None:
+    with socket.create_server(("", 0)) as held:
+        port = held.getsockname()[1]
+        said = clone.output(f"torchrun --master-port {port} pretrain_gpt.py --help  # exit status 1")
+    assert "DistNetworkError" in said and f"port: {port}" in said and "EADDRINUSE" in said
+    assert "Usage" not in said
 
 
 def test_every_example_has_a_config_a_page_and_one_launch_line() -> None:
