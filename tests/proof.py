@@ -33,6 +33,8 @@ class Proof:
 
     def __init__(self, path: Path) -> None:
         self.path, self.rows = path, defaultdict[str, Row](Row)
+        self.commit = commit()
+        """As the run begins: it may last long enough for another to be made."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         row = self.rows[report.nodeid.partition("[")[0]]
@@ -43,10 +45,12 @@ class Proof:
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text("\n".join([*heading(exitstatus), "", *table(self.rows), ""]), encoding="utf-8")
+        self.path.write_text(
+            "\n".join([*heading(self.commit, exitstatus), "", *table(self.rows), ""]), encoding="utf-8"
+        )
 
 
-def heading(status: int) -> list[str]:
+def heading(commit: str, status: int) -> list[str]:
     """What was run, of what, where and when."""
     now = datetime.datetime.now(datetime.UTC)
     verdict = "Every case passed." if status == 0 else f"**Not all passed: pytest ended with {status}.**"
@@ -54,7 +58,7 @@ def heading(status: int) -> list[str]:
     return [
         "# Soak",
         "",
-        f"`python -m pytest {shlex.join(sys.argv[1:])}` on {now:%Y-%m-%d}, at {commit()}: "
+        f"`python -m pytest {shlex.join(sys.argv[1:])}` on {now:%Y-%m-%d}, at {commit}: "
         f"{os.cpu_count()} cores ({platform.machine()}), {versions}.",
         "",
         verdict,
@@ -64,7 +68,7 @@ def heading(status: int) -> list[str]:
 def commit() -> str:
     """The commit of the working tree, and whether the tree is its."""
     name = git("rev-parse", "--short", "HEAD")
-    dirty = [line for line in git("status", "--porcelain").splitlines() if not line.endswith("docs/proof/")]
+    dirty = [line for line in git("status", "--porcelain").splitlines() if "docs/proof/" not in line]
     return f"commit {name}" + (f" with uncommitted changes in {len(dirty)} files" if dirty else "")
 
 
