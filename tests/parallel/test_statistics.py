@@ -53,7 +53,8 @@ def settings(model: str, layout: str) -> Config:
     """The vocabulary is padded differently in each layout; 16 positions of 32 are never seen."""
     config = harness.config(model, LAYOUTS[layout])
     return replace(
-        config, model=replace(config.model, make_vocab_size_divisible_by=5, max_position_embeddings=2 * harness.SEQUENCE)
+        config,
+        model=replace(config.model, make_vocab_size_divisible_by=5, max_position_embeddings=2 * harness.SEQUENCE),
     )
 
 
