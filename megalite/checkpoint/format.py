@@ -27,7 +27,7 @@ DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in CODES}
 
 
 class CheckpointMissing(ValueError):
-    """There is no checkpoint where one was looked for."""
+    """Nothing was ever saved where a checkpoint was looked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +132,7 @@ def find(root: Path, step: int | None = None) -> Path:
     """The checkpoint folder that `root` stands for: the one it is, that of iteration `step`, or the one last published.
 
     A higher iteration that the tracker does not name is not chosen: only the tracker says that a save was finished.
+    Raises CheckpointMissing where nothing was ever saved, and ValueError where something was and is not whole.
     """
     if step is None and (root / INDEX).is_file():
         return root
@@ -143,6 +144,9 @@ def find(root: Path, step: int | None = None) -> Path:
             raise ValueError(f"{root / TRACKER} must hold an iteration or `{RELEASE}`, not {text[:80]!r}")
         name = folder_name(None if text == RELEASE else int(text))
     else:
+        whole = sorted(folder.parent.name for folder in root.glob(f"iter_*/{INDEX}"))
+        if whole:
+            raise ValueError(f"{root} holds {', '.join(whole)}, but {TRACKER} is gone. Name one with --ckpt-step.")
         raise CheckpointMissing(
             f"there is no checkpoint in {root}: it has no {TRACKER} and no {INDEX}. It holds: {_listing(root)}."
         )
@@ -151,7 +155,7 @@ def find(root: Path, step: int | None = None) -> Path:
         if (candidate / INDEX).is_file():
             return candidate
     asked = f"{root / TRACKER} names {name}" if step is None else f"iteration {step} was asked for"
-    raise CheckpointMissing(f"{asked}, but {final} is not a complete checkpoint. {root} holds: {_listing(root)}.")
+    raise ValueError(f"{asked}, but {final} is not a complete checkpoint. {root} holds: {_listing(root)}.")
 
 
 def _listing(folder: Path) -> str:

@@ -62,6 +62,8 @@ def _report(problems: Iterable[str], *, no_optimizer: bool) -> str:
         kinds["missing"].append("all state of the optimizer; --no-load-optim starts without it")
     lines = []
     for kind, texts in kinds.items():
+        if kind == "missing file" and any(text.startswith("optimizer") for text in texts):
+            texts.append("--no-load-optim starts without the state of the optimizer, --finetune from the weights alone")
         more = len(texts) - _SHOWN
         lines += [f"  {kind}: {text}" for text in texts[:_SHOWN]] + ([f"  {kind}: {more} more"] if more > 0 else [])
     return "\n".join(lines)

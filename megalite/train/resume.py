@@ -6,8 +6,8 @@ from typing import Any
 
 from megalite.checkpoint.format import CheckpointMissing, Index, find, read_index
 from megalite.checkpoint.load import load
+from megalite.checkpoint.on_all_ranks import on_all_ranks
 from megalite.checkpoint.save import save
-from megalite.comm.collectives import all_gather_object
 from megalite.config.schema import Checkpoint, Config, Model
 from megalite.config.show import to_toml
 from megalite.config.size import model_size
@@ -17,6 +17,14 @@ from megalite.optimizer import lr_state
 from megalite.optimizer.optimizer import MAIN
 from megalite.shard import Shard
 from megalite.train.build import Engine
+
+MAY_CHANGE = {
+    *("seq_length", "make_vocab_size_divisible_by", "hidden_dropout", "attention_dropout", "fp32_residual_connection"),
+    *("init_method_std", "embedding_init_method_std", "init_method_xavier_uniform", "apply_query_key_layer_scaling"),
+    # What these say, the model's size says too, in one way instead of several.
+    *("group_query_attention", "add_bias_linear", "add_qkv_bias"),
+}
+"""Settings of the model that may differ between a checkpoint and the run that loads it: its weights mean the same."""
 
 
 @dataclass(kw_only=True)
@@ -166,16 +174,21 @@ def _with_schedules(
 
 def _find(root: Path, step: int | None, world: Group) -> tuple[Path | None, str]:
     """The checkpoint that all ranks see, or why there is none. ValueError where they see different ones."""
-    directory, missing = None, ""
-    try:
-        directory = find(root, step)
-    except CheckpointMissing as error:
-        missing = str(error)
-    seen = all_gather_object(directory and directory.name, world)
-    if len(set(seen)) > 1:
-        views = "; ".join(f"rank {rank} sees {name or 'no checkpoint'}" for rank, name in enumerate(seen))
+
+    def look() -> tuple[str, str]:
+        try:
+            return str(find(root, step)), ""
+        except CheckpointMissing as error:
+            return "", str(error)
+
+    seen = on_all_ranks(look, world, ValueError)
+    if len({found for found, _ in seen}) > 1:
+        views = "; ".join(
+            f"rank {rank} sees {Path(name).name or 'no checkpoint'}" for rank, (name, _) in enumerate(seen)
+        )
         raise ValueError(f"--load {root} must be a folder that all ranks share, but {views}.")
-    return directory, missing
+    found, missing = seen[world.rank]
+    return Path(found) if found else None, missing
 
 
 def _all_shards(engine: Engine, index: Index) -> list[Shard]:
@@ -201,12 +214,8 @@ def _check_model(directory: Path, scalars: dict[str, Any], model: Model, vocab_s
 
 def _function(model: Model, vocab_size: int) -> dict[str, Any]:
     """What weights mean: the settings that may not change from one run to the next."""
-    size = asdict(model_size(model, vocab_size=vocab_size))
-    rotary = model.position_embedding_type == "rope"
-    may_change = {"seq_length"} | ({"max_position_embeddings"} if rotary else set())
-    return {
-        **{name: value for name, value in size.items() if name not in may_change},
-        "normalization": model.normalization,
-        "norm_epsilon": model.norm_epsilon,
-        "rotary_base": model.rotary_base if rotary else None,
-    }
+    resolved = {**asdict(model), **asdict(model_size(model, vocab_size=vocab_size))}
+    free = (
+        MAY_CHANGE if model.position_embedding_type == "learned_absolute" else {*MAY_CHANGE, "max_position_embeddings"}
+    )
+    return {name: value for name, value in resolved.items() if name not in free}

@@ -93,7 +93,7 @@ def test_another_model_is_refused(pool: Pool, tmp_path: Path) -> None:
     losses(pool, "one", settings("llama", "one", save=tmp_path), torch.float32)
     config = settings("llama", "one", load=tmp_path)
     other = replace(config, model=replace(config.model, rotary_base=500000, norm_epsilon=1e-6))
-    with pytest.raises(ValueError, match=r"(?s)norm_epsilon: 1e-06 here.*rotary_base: 500000 here, 10000 there"):
+    with pytest.raises(ValueError, match=r"(?s)rotary_base: 500000 here, 10000 there.*norm_epsilon: 1e-06 here"):
         losses(pool, "one", other, torch.float32)
 
 

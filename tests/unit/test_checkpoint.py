@@ -252,13 +252,16 @@ def test_nothing_to_find(tmp_path: Path) -> None:
     with pytest.raises(CheckpointMissing, match=r"has no latest_checkpointed_iteration.txt.*holds: notes.txt"):
         find(tmp_path)
     saved(tmp_path)
-    with pytest.raises(CheckpointMissing, match=r"iteration 4 was asked for.*holds: iter_0000003"):
+    with pytest.raises(ValueError, match=r"iteration 4 was asked for.*holds: iter_0000003"):
         find(tmp_path, step=4)
     (tmp_path / TRACKER).write_text("soon")
     with pytest.raises(ValueError, match="must hold an iteration or `release`, not 'soon'"):
         find(tmp_path)
     (tmp_path / TRACKER).write_text("7\n")
-    with pytest.raises(CheckpointMissing, match="names iter_0000007, but"):
+    with pytest.raises(ValueError, match="names iter_0000007, but"):
+        find(tmp_path)
+    (tmp_path / TRACKER).unlink()
+    with pytest.raises(ValueError, match=r"holds iter_0000003, but latest.* is gone. Name one with --ckpt-step"):
         find(tmp_path)
 
 
