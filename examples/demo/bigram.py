@@ -68,6 +68,7 @@ def training_and_validation(training_flags: list[str]) -> tuple[np.ndarray, np.n
     """The training tokens in one row, the samples of one evaluation [n, s + 1], and the size of the vocabulary."""
     config = parse(training_flags).config
     derived = derive(config, world_size=1)
+    wanted = config.train.eval_iters * derived.eval_batch_size
     vocab_size = build_tokenizer(**asdict(config.tokenizer)).vocab_size
     (prefix,), split = config.data.data_path, config.data.split or DEFAULT_SPLIT
     corpus = IndexedCorpus(prefix)
@@ -75,13 +76,13 @@ def training_and_validation(training_flags: list[str]) -> tuple[np.ndarray, np.n
     valid = build_datasets(
         [prefix],
         split=split,
-        sizes=(0, derived.eval_samples, 0),
+        sizes=(0, wanted, 0),
         seq_length=config.model.seq_length,
         seed=config.train.seed,
         vocab_size=vocab_size,
     ).valid
     assert valid is not None
-    samples = [valid[index] for index in range(derived.eval_samples)]
+    samples = [valid[index] for index in range(wanted)]
     return np.concatenate([corpus.get(index) for index in counted]), np.stack(samples), vocab_size
 
 
