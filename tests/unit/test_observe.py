@@ -5,17 +5,23 @@ import json
 import math
 import re
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from megalite.observe import jsonl
 from megalite.observe.console import CLEAR, Console
 from megalite.observe.jsonl import Jsonl
 from megalite.observe.memory import peak_resident_bytes
+from megalite.observe.progress import ProgressFile
 from megalite.observe.record import EvaluationRecord, Logger, Sink, TrainRecord
-from megalite.observe.tensorboard import TensorBoard
+from megalite.observe.tensorboard import TensorBoard, evaluation_scalars, train_scalars
+from megalite.observe.timers import Timers
+from megalite.observe.wandb import WeightsAndBiases
 
 
 def record(**changes: Any) -> TrainRecord:
@@ -55,6 +61,20 @@ def test_plain_lines() -> None:
     assert first == "step  40/100 | loss 4.2500 | grad norm 0.500 | lr 3.500e-03 | 7,012 tokens/s | ETA 0:01:30"
     assert second == "step 40: validation loss 4.0000, perplexity 54.6, 20,480 tokens"
     assert third.endswith("ETA 0:01:15 | skipped 2")
+
+
+def test_statistics_and_times_are_shown() -> None:
+    times = {"forward-backward": (0.25, 0.5), "optimizer": (0.125, 0.0625)}
+    for which, shown in {
+        "max": "  ms: forward-backward 500.00 | optimizer 125.00",
+        "minmax": "  ms: forward-backward 250.00 to 500.00 | optimizer 62.50 to 125.00",
+        "all": "  ms: forward-backward 250.00 500.00 | optimizer 125.00 62.50",
+    }.items():
+        out = io.StringIO()
+        Console(out, times=which).train(record(times=times, statistics={"params_norm": 12.5, "num_zeros": 3}))
+        first, second = out.getvalue().splitlines()
+        assert first.endswith("ETA 0:01:30 | params norm 12.5 | num zeros 3")
+        assert second == shown
 
 
 def test_terminal_keeps_one_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +142,68 @@ def test_tensorboard_says_what_to_install(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ValueError, match=r'pip install "megalite\[log\]"'):
         TensorBoard(tmp_path)
+
+
+def test_scalars_have_megatrons_tags() -> None:
+    shown = record(times={"optimizer": (0.5, 0.25)}, statistics={"params_norm": 12.5})
+    scalars = train_scalars(shown, times=True)
+    assert (scalars["optimizer-time"], scalars["params-norm"], scalars["batch-size"]) == (0.5, 12.5, 16)
+    assert "optimizer-time" not in train_scalars(shown, times=False)
+
+
+def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    run = SimpleNamespace(
+        log=lambda scalars, step: told.append((step, scalars)), finish=lambda: told.append("finished")
+    )
+    asked: dict[str, Any] = {}
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **given: asked.update(given) or run))
+    sink = WeightsAndBiases(project="p", name=None, directory=tmp_path / "w", settings={"a": 1}, times=False)
+    sink.train(record())
+    sink.evaluation(EVALUATION)
+    sink.close()
+    assert asked == {"project": "p", "name": None, "dir": str(tmp_path / "w"), "config": {"a": 1}}
+    assert told == [(40, train_scalars(record(), times=False)), (40, evaluation_scalars(EVALUATION)), "finished"]
+
+
+def test_weights_and_biases_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ValueError, match="--wandb-project needs Weights & Biases"):
+        WeightsAndBiases(project="p", name=None, directory=tmp_path, settings={}, times=False)
+
+
+def test_the_diary_keeps_notes_of_all_launches(tmp_path: Path) -> None:
+    for ranks in (1, 2):
+        diary = ProgressFile(tmp_path / "new" / "progress.txt", ranks=ranks)
+        diary.train(record())
+        diary.note("saved\nstopped")
+        diary.close()
+    lines = (tmp_path / "new" / "progress.txt").read_text().splitlines()
+    assert [line[21:] for line in lines] == [
+        *("started on 1 rank", "saved", "stopped"),
+        *("started on 2 ranks", "saved", "stopped"),
+    ]
+
+
+@pytest.mark.parametrize(("level", "names"), [(0, []), (1, ["outer"]), (2, ["inner", "outer"])])
+def test_timers(level: int, names: list[str]) -> None:
+    timers = Timers(level, torch.device("cpu"))
+    for _ in range(2):
+        with timers("outer"):
+            for _ in range(3):
+                with timers("inner", 2):
+                    time.sleep(0.002)
+    taken = timers.take(2)
+    assert list(taken) == names
+    assert all(0.006 <= seconds < 0.1 for seconds in taken.values())
+    assert timers.take(2) == {}
+
+
+def test_what_is_rarer_than_iterations_is_told_each_time() -> None:
+    timers = Timers(1, torch.device("cpu"))
+    with timers("save-checkpoint"):
+        time.sleep(0.005)
+    assert timers.take(100)["save-checkpoint"] >= 0.005
 
 
 def test_logger_hands_on_everything() -> None:
