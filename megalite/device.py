@@ -28,9 +28,14 @@ def pick(name: str, local_rank: int) -> torch.device:
     return device
 
 
-def backend_for(device: torch.device) -> str:
-    """The torch.distributed backend that moves this device's tensors best."""
-    return "nccl" if device.type == "cuda" else "gloo"
+def backend_for(device: torch.device, asked: str) -> str:
+    """The torch.distributed backend that is asked for; of `auto`, the one that moves this device's tensors best.
+
+    Raises ValueError where it cannot move them.
+    """
+    if asked == "nccl" and device.type != "cuda":
+        raise ValueError("--distributed-backend nccl needs a GPU, and there is none. Use --distributed-backend gloo.")
+    return ("nccl" if device.type == "cuda" else "gloo") if asked == "auto" else asked
 
 
 def synchronize(device: torch.device) -> None:

@@ -39,7 +39,7 @@ def main() -> None:
     here = launch()
     device = pick(args.device, here.local_rank)
     grid = Grid(sizes={"tp": here.world_size})
-    mesh = start(grid, launch=here, backend=backend_for(device), timeout_minutes=10, device=device)
+    mesh = start(grid, launch=here, backend=backend_for(device, "auto"), timeout_minutes=10, device=device)
     opened = open_checkpoint(args.load, mesh=mesh, step=args.ckpt_step)
     tokenizer = opened.tokenizer
     if tokenizer is None:

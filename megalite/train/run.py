@@ -49,17 +49,20 @@ def run(config: Config, launch: Launch) -> None:
             stack.enter_context(manual_gc())
         derived = derive(config, launch.world_size)
         device = pick(parallel.device, launch.local_rank)
+        backend = backend_for(device, parallel.distributed_backend)
         tokenizer = build_tokenizer(**vars(config.tokenizer))
         mesh = start(
             Grid(sizes={"tp": parallel.tensor_model_parallel_size, "dp": derived.data_parallel_size}),
             launch=launch,
-            backend=backend_for(device) if parallel.distributed_backend == "auto" else parallel.distributed_backend,
+            backend=backend,
             timeout_minutes=parallel.distributed_timeout_minutes,
             device=device,
         )
         stack.callback(stop)
         logger = _logger(config, mesh)
         stack.callback(logger.close)
+        joined = f"{mesh.world.size} ranks joined by {backend}" if mesh.world.size > 1 else "1 rank"
+        logger.note(f"{joined}, computing on {device.type}")
         train(*prepare(config, derived, tokenizer, mesh, logger, ending))
 
 
