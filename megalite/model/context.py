@@ -49,4 +49,4 @@ class Context:
     draw: Draw | None = None
     cache: Cache = field(default_factory=NoCache)
     angles: tuple[Tensor, Tensor] | None = None
-    """cos and sin [s, b, 1, 1, hn / 2] at `position_ids`, where positions are rotary: filled in by the model, once."""
+    """cos [s, b, 1, 1, r] and sin [s, b, 1, 1, r / 2] where positions are rotary: filled in by the model, once."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from megalite.model.context import Context
 from megalite.model.embedding import Embedding
 from megalite.model.layer import Layer
+from megalite.ops.rotary import rotary_angles
 from megalite.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
 from megalite.tensor_parallel.embedding import VocabParallelHead
 
@@ -37,8 +38,7 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor, context: Context) -> Tensor:
         if self.rotary is not None:
-            cos, sin = self.rotary[:, context.position_ids.t()][..., None, None, :]
-            context = replace(context, angles=(cos, sin))
+            context = replace(context, angles=rotary_angles(self.rotary, context.position_ids))
         x = self.embedding(tokens, context)
         for layer in self.layers.values():
             x = layer(x, context)

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from megalite.ops.blocked_attention import blocked_attention, suits
+
 
 def hidden_keys(
     queries: int, keys: int, *, window: int | None, segment_ids: Tensor | None, device: torch.device
@@ -33,6 +35,8 @@ def hidden_keys(
 def fused_attention(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
     """Attention by torch's fused kernels, without a mask where causality suffices. -> [b, np, sq, hn]"""
     causal = hidden is None and q.shape[2] > 1
+    if causal and suits(q, k):
+        return blocked_attention(q, k, v)
     seen = None if hidden is None else ~hidden
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=seen, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1]

@@ -45,14 +45,18 @@ def rotary_table(
     return torch.stack([angle.cos(), angle.sin()]).to(device=device, dtype=dtype)
 
 
-def _turn_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+def _turn_halves(x: Tensor, cos: Tensor, sin: Tensor, y: Tensor) -> Tensor:
+    half = sin.shape[-1]
+    torch.mul(x, cos, out=y)
+    y[..., :half].addcmul_(x[..., half:], sin, value=-1)
+    y[..., half:].addcmul_(x[..., :half], sin)
+    return y
 
 
-def _turn_neighbours(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _turn_neighbours(x: Tensor, cos: Tensor, sin: Tensor, y: Tensor) -> Tensor:
+    cos = cos[..., : sin.shape[-1]]
     a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
-    return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
+    return y.copy_(torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2))
 
 
 class _Rotate(torch.autograd.Function):
@@ -62,20 +66,29 @@ class _Rotate(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, neighbours: bool) -> Tensor:
         ctx.save_for_backward(cos, sin)
         ctx.turn = _turn_neighbours if neighbours else _turn_halves
-        return ctx.turn(x, cos, sin)
+        # The sequence next to the channels in memory: attention reads each head's positions in a row.
+        y = x.new_empty(*x.shape[1:-1], x.shape[0], x.shape[-1]).movedim(-2, 0)
+        return ctx.turn(x, cos, sin, y)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         cos, sin = ctx.saved_tensors
-        return ctx.turn(grads[0], cos, -sin), None, None, None
+        return ctx.turn(grads[0], cos, -sin, torch.empty_like(grads[0])), None, None, None
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, neighbours: bool = False) -> Tensor:
-    """x [s, b, ..., d], cos and sin [s, b, ..., r / 2] at each token's position -> x, its first r channels turned.
+    """x [s, b, ..., d], cos [s, b, ..., r] (twice r / 2) and sin [s, b, ..., r / 2] at each token's position -> x, its
+    first r channels turned.
 
     Channel i turns with channel i + r / 2, as in Llama; with `neighbours`, channel 2i with channel 2i + 1.
     """
-    turned = 2 * cos.shape[-1]
+    turned = cos.shape[-1]
     if turned == x.shape[-1]:
         return _Rotate.apply(x, cos, sin, neighbours)
     return torch.cat([_Rotate.apply(x[..., :turned], cos, sin, neighbours), x[..., turned:]], dim=-1)
+
+
+def rotary_angles(table: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """What `rotate` takes for heads [s, b, ng, q, d]: table [2, positions, r / 2], position_ids [b, s] int64."""
+    cos, sin = table[:, position_ids.t()][..., None, None, :]
+    return torch.cat([cos, cos], dim=-1), sin

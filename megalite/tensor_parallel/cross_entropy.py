@@ -10,6 +10,8 @@ from megalite.gradient import main_dtype
 from megalite.mesh import Group
 from megalite.tensor_parallel.embedding import VocabShard
 
+_ROWS = 64
+
 
 class _VocabParallelCrossEntropy(torch.autograd.Function):
     """forward    loss = log(sum over v of exp(logit[v])) - logit[target]
@@ -22,24 +24,27 @@ class _VocabParallelCrossEntropy(torch.autograd.Function):
         wide, real = main_dtype(logits.dtype), shard.stop - shard.start
         mine = (target >= shard.start) & (target < shard.stop)
         column = (target - shard.start).where(mine, 0).unsqueeze(-1)
-        # Columns that exist only as padding take no part; a finite floor keeps a rank that is all padding free of NaN.
-        floor = torch.finfo(wide).min
-        high = logits[..., :real].amax(-1).to(wide) if real else torch.full_like(target, floor, dtype=wide)
-        exp = (logits.to(wide) - high.unsqueeze(-1)).exp_()
-        exp[..., real:] = 0
-
+        if real < logits.shape[-1]:
+            # Columns that are padding take no part; a finite floor keeps a rank that is all padding free of NaN.
+            logits[..., real:] = torch.finfo(logits.dtype).min
+        # Slices of rows stay in the cache from the maximum to the softmax. The largest probability is 1 / sum of exp.
+        probs = torch.empty(logits.shape, dtype=wide, device=logits.device)
+        for x, y in zip(logits.flatten(0, -2).split(_ROWS), probs.flatten(0, -2).split(_ROWS), strict=True):
+            torch.softmax(x, -1, dtype=wide, out=y)
+        high, largest = logits.amax(-1).to(wide), probs.amax(-1)
         target_logit = logits.gather(-1, column).squeeze(-1).to(wide).where(mine, 0)
-        parts = all_gather(torch.stack([high, exp.sum(-1), target_logit]).unsqueeze(0), tp)  # [tp, 3, s, b]
+
+        parts = all_gather(torch.stack([high, 1 / largest, target_logit]).unsqueeze(0), tp)  # [tp, 3, s, b]
         highest = parts[:, 0].amax(0)
         total = (parts[:, 1] * (parts[:, 0] - highest).exp()).sum(0)
-        ctx.save_for_backward(exp, (high - highest).exp() / total, column, mine)
+        ctx.save_for_backward(probs, (high - highest).exp() / (total * largest), column, mine)
         ctx.logits_dtype = logits.dtype
         return total.log() + highest - parts[:, 2].sum(0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        exp, share, column, mine = ctx.saved_tensors
-        dlogits = exp.mul_((grads[0] * share).unsqueeze(-1))  # in place: exp has no other reader
+        probs, share, column, mine = ctx.saved_tensors
+        dlogits = probs.mul_((grads[0] * share).unsqueeze(-1))  # in place: nothing else reads them
         dlogits.scatter_add_(-1, column, -(grads[0] * mine).unsqueeze(-1))
         return dlogits.to(ctx.logits_dtype), None, None, None
 

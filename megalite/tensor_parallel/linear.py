@@ -21,6 +21,11 @@ def _rows(x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[-1])
 
 
+def _column_sums(x: Tensor) -> Tensor:
+    """x [n, m] -> [m], as a product: a matrix multiplication adds up columns faster than a sum over rows does."""
+    return (x.new_ones(1, x.shape[0]) @ x).squeeze(0)
+
+
 class _ColumnLinear(torch.autograd.Function):
     """forward    y = gather(x) W^T + b
     backward   dx = reduce(dy W)        started first, so that dW is computed while it travels
@@ -41,7 +46,7 @@ class _ColumnLinear(torch.autograd.Function):
         gathering = ctx.layout.gather(x)
         reducing = ctx.layout.reduce(dy @ weight)
         main_grad_of(weight).add_product(_rows(dy).t(), _rows(gathering.wait()))
-        db = _rows(dy).sum(0) if ctx.needs_input_grad[2] else None
+        db = _column_sums(_rows(dy)) if ctx.needs_input_grad[2] else None
         return reducing.wait(), None, db, None
 
 

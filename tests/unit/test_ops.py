@@ -10,7 +10,8 @@ from megalite.config.schema import Model
 from megalite.config.windows import windows
 from megalite.ops.activation import gelu_exact, gelu_tanh, quick_geglu, squared_relu, swiglu
 from megalite.ops.attention import fused_attention, hidden_keys, softmax_attention
-from megalite.ops.rotary import Scaling, rotary_table, rotate
+from megalite.ops.blocked_attention import BLOCK, LONGEST, blocked_attention, suits
+from megalite.ops.rotary import Scaling, rotary_angles, rotary_table, rotate
 
 CPU = torch.device("cpu")
 F64 = torch.float64
@@ -38,8 +39,9 @@ def test_activations(activation, formula) -> None:
 def test_halves_turn_as_in_transformers() -> None:
     modeling = pytest.importorskip("transformers.models.llama.modeling_llama")
     q, positions = random(6, 2, 3, 8), torch.tensor([0, 1, 2, 5, 9, 13])
-    table = rotary_table(16, 8, 500.0, dtype=F64, device=CPU)[:, positions]
-    cos, sin = table[:, :, None, None]
+    table = rotary_table(16, 8, 500.0, dtype=F64, device=CPU)
+    cos, sin = (t[:, :, 0] for t in rotary_angles(table, positions.repeat(2, 1)))
+    table = table[:, positions]
     theirs_cos, theirs_sin = (torch.cat([t, t], dim=-1).unsqueeze(0) for t in table)
     expected, _ = modeling.apply_rotary_pos_emb(*(q.permute(1, 2, 0, 3),) * 2, theirs_cos, theirs_sin)
     assert torch.allclose(rotate(q, cos, sin), expected.permute(2, 0, 1, 3), atol=1e-12)
@@ -49,7 +51,7 @@ def test_neighbours_turn_as_complex_numbers() -> None:
     q = random(6, 2, 3, 8)
     cos, sin = rotary_table(6, 8, 500.0, dtype=F64, device=CPU)[:, :, None, None]
     expected = torch.view_as_real(torch.view_as_complex(q.reshape(6, 2, 3, 4, 2)) * torch.complex(cos, sin))
-    assert torch.allclose(rotate(q, cos, sin, neighbours=True), expected.flatten(-2), atol=1e-12)
+    assert torch.allclose(rotate(q, torch.cat([cos, cos], -1), sin, neighbours=True), expected.flatten(-2), atol=1e-12)
 
 
 @pytest.mark.parametrize("neighbours", [False, True])
@@ -57,6 +59,7 @@ def test_neighbours_turn_as_complex_numbers() -> None:
 def test_rotation_gradient_and_rest(neighbours: bool, turned: int) -> None:
     q = random(3, 1, 2, 8).requires_grad_()
     cos, sin = rotary_table(3, turned, 10.0, dtype=F64, device=CPU)[:, :, None, None]
+    cos = torch.cat([cos, cos], -1)
     assert torch.autograd.gradcheck(lambda x: rotate(x, cos, sin, neighbours=neighbours), q)
     assert torch.equal(rotate(q, cos, sin, neighbours=neighbours)[..., turned:], q[..., turned:])
 
@@ -116,6 +119,28 @@ def test_both_attentions_agree(window: int | None, segment_ids: Tensor | None, c
     hidden = hidden_keys(6, 6, window=window, segment_ids=segment_ids, device=CPU)
     explicit = softmax_attention(q, k, v, hidden, coefficient=coefficient)
     assert torch.allclose(explicit, fused_attention(q, k, v, hidden), atol=1e-12)
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_attention_in_blocks(blocks: int) -> None:
+    q, k, v, dout = (torch.randn(2, 3, blocks * BLOCK, 8, dtype=F64) for _ in range(4))
+    found, expected = [], []
+    for results, attend in ((found, blocked_attention), (expected, lambda *t: softmax_attention(*t, None))):
+        inputs = [t.clone().requires_grad_() for t in (q, k, v)]
+        out = attend(*inputs)
+        results += [out, *torch.autograd.grad(out, inputs, dout)]
+    for a, b in zip(found, expected, strict=True):
+        assert torch.allclose(a, b, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("length", "groups", "grad", "expected"),
+    [(BLOCK, 4, True, True), (BLOCK + 1, 4, True, False), (2 * LONGEST, 4, True, False), (BLOCK, 2, True, False),
+     (BLOCK, 4, False, False)],
+)  # fmt: skip
+def test_what_suits_blocks(length: int, groups: int, grad: bool, expected: bool) -> None:
+    with torch.set_grad_enabled(grad):
+        assert suits(random(1, 4, length, 2), random(1, groups, length, 2)) == expected
 
 
 def test_a_sink_is_one_more_score() -> None:
