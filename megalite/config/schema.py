@@ -65,7 +65,7 @@ class Model:
     norm_epsilon: float = option(1e-5, above=0)
     """Added to the variance in a normalisation."""
     apply_layernorm_1p: bool = False
-    """Keep the weights of normalisations as their distance from 1, so that weight decay draws them to 1."""
+    """Keep the weights of normalisations as their distance from 1, so that they start at 0 as Megatron's do then."""
     apply_residual_connection_post_layernorm: bool = False
     """Take the residual from behind the normalisation instead of before it."""
     fp32_residual_connection: bool = False

@@ -15,7 +15,7 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from megalite.comm.collectives import Pending, start_all_reduce
+from megalite.comm.collectives import Pending
 from megalite.gradient import MainGrad, attach, main_dtype
 from megalite.mesh import Group
 from megalite.shard import Shard, ShardSpec
@@ -81,7 +81,7 @@ class GradBuffer:
         dp: Group,
         bucket_size: int | None,
         overlap: bool,
-        start_sum: Callable[[Tensor, Group], Pending] = start_all_reduce,
+        start_sum: Callable[[Tensor, Group], Pending],
     ) -> None:
         self.dp, self.overlap, self.start_sum = dp, overlap, start_sum
         plan = _plan(list(parameters), decays=decays, tied=tied, bucket_size=bucket_size)

@@ -49,7 +49,7 @@ def _sent_too_early() -> Iterator[None]:
     # Sent and waited for: what is still under way may yet pick up the last writes, and hide the fault.
     with (
         patch.object(GradBuffer, "_full", lambda self, bucket: True),
-        patch("megalite.data_parallel.buffer.start_all_reduce", lambda x, group: Pending(all_reduce(x, group))),
+        patch("megalite.train.build.start_all_reduce", lambda x, group: Pending(all_reduce(x, group))),
     ):
         yield
 
@@ -76,7 +76,7 @@ FAULTS = {
     ),
     "gradients not summed over dp": Fault(
         layout="dp2",
-        patch=lambda: patch("megalite.data_parallel.buffer.start_all_reduce", lambda x, group: Pending(x)),
+        patch=lambda: patch("megalite.train.build.start_all_reduce", lambda x, group: Pending(x)),
     ),
     "a bucket sent before its last write": Fault(layout="dp2-overlap", patch=_sent_too_early),
     "dropout by local instead of global position": Fault(

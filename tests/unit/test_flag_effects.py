@@ -50,6 +50,7 @@ class Row:
 
 
 ROPE = "--position-embedding-type rope"
+SLOW = f"{ROPE} --rotary-base 500000 --init-method-std 0.5"
 WSD = "--lr-decay-style WSD --lr-wsd-decay-iters 2"
 RAMP = "--weight-decay-incr-style linear --start-weight-decay 0 --end-weight-decay 40"
 SAMPLES = "--train-samples 12"
@@ -73,24 +74,24 @@ EFFECTS: dict[str, Row] = {
     "--rotary-percent": Row(value="0.5", given=ROPE),
     "--rotary-interleaved": Row(given=ROPE),
     "--rotary-seq-len-interpolation-factor": Row(value="4", given=ROPE),
-    "--use-rope-scaling": Row(given=ROPE),
-    "--rope-scaling-factor": Row(value="2", given=f"{ROPE} --use-rope-scaling"),
+    "--use-rope-scaling": Row(given=SLOW),
+    "--rope-scaling-factor": Row(value="2", given=f"{SLOW} --use-rope-scaling"),
     "--normalization": Row(value="RMSNorm"),
     "--norm-epsilon": Row(value="0.5"),
-    "--apply-layernorm-1p": Row(given="--weight-decay 40"),
+    "--apply-layernorm-1p": Row(given="--log-params-norm"),
     "--apply-residual-connection-post-layernorm": Row(),
     "--fp32-residual-connection": Row(given="--bf16"),
     "--qk-layernorm": Row(),
     "--swiglu": Row(),
     "--quick-geglu": Row(),
     "--squared-relu": Row(),
-    "--gelu": Row(value="exact"),
+    "--gelu": Row(value="exact", given="--init-method-std 0.5"),
     "--disable-bias-linear": Row(),
     "--add-qkv-bias": Row(given="--disable-bias-linear"),
     "--untie-embeddings-and-output-weights": Row(),
     "--hidden-dropout": Row(value="0.5"),
     "--attention-dropout": Row(value="0.5", given="--init-method-std 0.5"),
-    "--apply-query-key-layer-scaling": Row(),
+    "--apply-query-key-layer-scaling": Row(given="--init-method-std 0.5 --bf16"),
     "--window-size": Row(value="2,0"),
     "--window-attn-skip-freq": Row(value="2", given="--window-size 2,0"),
     "--softmax-type": Row(value="learnable"),
