@@ -42,6 +42,9 @@ def main() -> int:
         return _fail(here, str(error), status=1)
     except (ValueError, OSError, FloatingPointError) as error:
         return _fail(here, str(error), status=1)
+    except KeyboardInterrupt:
+        at = f"; checkpoints are in {parsed.config.checkpoint.save}" if parsed.config.checkpoint.save else ""
+        return _tell(first, f"\nInterrupted{at}.", status=130)
     except Exception:
         return _fail(here, traceback.format_exc(), status=1)
     return 0
@@ -58,10 +61,13 @@ def _fail(here: Launch, text: str, *, status: int) -> int:
     return status
 
 
-def _tell(first: bool, text: str) -> int:
-    if first:
-        print(text, flush=True)
-    return 0
+def _tell(first: bool, text: str, *, status: int = 0) -> int:
+    try:
+        if first:
+            print(text, flush=True)
+    except BrokenPipeError:  # The reader has seen enough: `| head`.
+        sys.stdout = None  # type: ignore[assignment]  # Nothing is left to flush at exit.
+    return status
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
 """The one place that knows which kind of device this process computes on."""
 
+import ctypes
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
-from megalite.environment import set_default
+from megalite.environment import allocator_is_tuned, set_default
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
+"""Parameters of mallopt(3)."""
 
 
 def pick(name: str, local_rank: int) -> torch.device:
@@ -26,6 +30,20 @@ def pick(name: str, local_rank: int) -> torch.device:
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return device
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep what is freed: large tensors would go back, and cost a fault for each page when they return.
+
+    For a program that trains on the CPU, before it allocates. Left alone where the user tunes the allocator: any
+    MALLOC_... variable. Elsewhere than on glibc it does nothing.
+    """
+    if allocator_is_tuned():
+        return
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter, value in ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_TOP_PAD, 64 << 20)):
+            mallopt(parameter, value)
 
 
 def backend_for(device: torch.device, asked: str) -> str:

@@ -38,3 +38,8 @@ def _integer(name: str, default: int) -> int:
         return int(text)
     except ValueError:
         raise ValueError(f"The environment variable {name}={text!r} is not a whole number.") from None
+
+
+def allocator_is_tuned() -> bool:
+    """Whether the user sets up the C library's allocator (glibc's MALLOC_... variables)."""
+    return any(name.startswith("MALLOC_") for name in os.environ)

@@ -72,6 +72,18 @@ class Part:
         )
 
 
+def check_writable(root: Path, world: Group) -> None:
+    """ValueError on every rank where nothing can be saved under `root`: better now than after hours of training."""
+
+    def probe() -> None:
+        if world.rank == 0:
+            root.mkdir(parents=True, exist_ok=True)
+            write_file(root / ".probe", b"")
+            (root / ".probe").unlink()
+
+    on_all_ranks(probe, world, lambda problem: ValueError(f"--save {root}: nothing can be written there. {problem}"))
+
+
 def save(
     root: Path,
     iteration: int,

@@ -60,7 +60,7 @@ def _batch(config: Config, derived: Derived, size: ModelSize) -> list[str]:
     return [
         f"{derived.global_batch_size} sequences = micro-batch {micro} x data parallel {dp} x {count} micro-batches",
         f"{tokens:,} tokens a step, {derived.train_iters:,} steps, {derived.train_iters * tokens:,} tokens in all",
-        f"{derived.train_samples:,} samples: warm-up ends after {derived.lr_warmup_samples:g}, decay after "
+        f"{derived.train_samples:,} samples: warm-up ends after {derived.lr_warmup_samples:,.0f}, decay after "
         f"{derived.lr_decay_samples:,}",
     ]
 

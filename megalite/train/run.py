@@ -10,12 +10,13 @@ from pathlib import Path
 import torch
 
 from megalite.arith.flops import model_flops
+from megalite.checkpoint.save import check_writable
 from megalite.config.derive import Derived, derive
 from megalite.config.schema import Config
 from megalite.config.size import model_size
 from megalite.data.tokenizer import build_tokenizer
 from megalite.data.tokenizer_base import Tokenizer
-from megalite.device import backend_for, deterministic, pick
+from megalite.device import backend_for, deterministic, keep_freed_memory, pick
 from megalite.environment import Launch
 from megalite.grid import Grid
 from megalite.mesh import ParallelMesh, start, stop
@@ -49,6 +50,8 @@ def run(config: Config, launch: Launch) -> None:
             stack.enter_context(manual_gc())
         derived = derive(config, launch.world_size)
         device = pick(parallel.device, launch.local_rank)
+        if device.type == "cpu":
+            keep_freed_memory()
         backend = backend_for(device, parallel.distributed_backend)
         tokenizer = build_tokenizer(**vars(config.tokenizer))
         mesh = start(
@@ -71,6 +74,8 @@ def prepare(
 ) -> tuple[Session, Progress]:
     """All that training needs, and where it begins."""
     dtype = torch.bfloat16 if config.train.bf16 else torch.float32
+    if config.checkpoint.save:
+        check_writable(Path(config.checkpoint.save), mesh.world)
     engine = build(config, derived, vocab_size=tokenizer.vocab_size, mesh=mesh, dtype=dtype)
     resumed = load_checkpoint(engine, config, tokenizer.vocab_size)
     engine = resumed.engine

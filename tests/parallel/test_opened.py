@@ -26,8 +26,12 @@ TEXT = torch.randint(VOCAB, (2, 24), generator=torch.Generator().manual_seed(3))
 ROPE = {
     "default": {"rope_type": "default", "rope_theta": 500000.0},
     "llama3": {
-        **{"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0},
-        **{"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+        "rope_type": "llama3",
+        "rope_theta": 500000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
     },
     "linear": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
 }

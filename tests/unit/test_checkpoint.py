@@ -18,7 +18,7 @@ from megalite.checkpoint import disk
 from megalite.checkpoint.boxes import intersect, subtract, uncovered, volume
 from megalite.checkpoint.format import INDEX, TRACKER, CheckpointMissing, find, read_index
 from megalite.checkpoint.load import load, read_scalars, read_tensor
-from megalite.checkpoint.save import Held, SaveFailed, assign, save
+from megalite.checkpoint.save import Held, SaveFailed, assign, check_writable, save
 from megalite.mesh import Group
 from megalite.shard import Box, Shard
 
@@ -387,3 +387,11 @@ def test_replicas_are_written_once_and_evenly() -> None:
 def test_a_wrong_set_of_shards_is_never_written(holdings: list[list[Held]], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
         assign(holdings)
+
+
+def test_a_place_where_nothing_can_be_saved_is_known_at_the_start(tmp_path: Path) -> None:
+    check_writable(tmp_path / "new" / "folder", ALONE)
+    assert list((tmp_path / "new" / "folder").iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"--save .*file: nothing can be written there"):
+        check_writable(tmp_path / "file", ALONE)
