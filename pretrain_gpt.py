@@ -1,16 +1,16 @@
 """Train a GPT: `torchrun --nproc-per-node N pretrain_gpt.py --flag value ...`. Try --help and --dry-run."""
 
-import json
 import sys
 import time
 import traceback
-from pathlib import Path
 
 from megalite.config.cli import parse
 from megalite.config.show import differences, help_text, to_toml
-from megalite.environment import Launch, launch
+from megalite.environment import fail, launch
 from megalite.plan.summary import summary
 from megalite.validate import check, notices
+
+PROGRAM = "pretrain_gpt.py"
 
 
 def main() -> int:
@@ -18,13 +18,13 @@ def main() -> int:
     here, parsed = launch(), parse(sys.argv[1:])
     first = here.rank == 0
     if "--help" in parsed.actions:
-        return _tell(first, help_text("pretrain_gpt.py"))
+        return _tell(first, help_text(PROGRAM))
 
     faulty = {flag for problem in parsed.problems for flag in problem.flags}
     problems = parsed.problems + check(parsed.config, here.world_size, faulty=faulty)
     if problems:
         listed = "\n".join(f"  {number}. {problem}" for number, problem in enumerate(problems, 1))
-        return _fail(here, f"{len(problems)} problem{'s' * (len(problems) > 1)}\n{listed}", status=2)
+        return fail(here, PROGRAM, f"{len(problems)} problem{'s' * (len(problems) > 1)}\n{listed}", status=2)
 
     if "--print-config" in parsed.actions:
         return _tell(first, to_toml(parsed.config))
@@ -39,26 +39,15 @@ def main() -> int:
         run(parsed.config, here)
     except ConnectionError as error:  # Another rank failed: torchrun ends this one once the cause is on the screen.
         time.sleep(5)
-        return _fail(here, str(error), status=1)
+        return fail(here, PROGRAM, str(error), status=1)
     except (ValueError, OSError, FloatingPointError) as error:
-        return _fail(here, str(error), status=1)
+        return fail(here, PROGRAM, str(error), status=1)
     except KeyboardInterrupt:
         at = f"; checkpoints are in {parsed.config.checkpoint.save}" if parsed.config.checkpoint.save else ""
         return _tell(first, f"\nInterrupted{at}.", status=130)
     except Exception:
-        return _fail(here, traceback.format_exc(), status=1)
+        return fail(here, PROGRAM, traceback.format_exc(), status=1)
     return 0
-
-
-def _fail(here: Launch, text: str, *, status: int) -> int:
-    """Say what is wrong. torchrun ends every rank when one exits: what all have to say, rank 0 says for them."""
-    if here.rank != 0:
-        time.sleep(3)
-    said = f"pretrain_gpt.py: {f'rank {here.rank}: ' if here.rank else ''}{text}"
-    print(said, file=sys.stderr, flush=True)
-    if here.error_file:
-        Path(here.error_file).write_text(json.dumps({"message": said, "timestamp": int(time.time())}))
-    return status
 
 
 def _tell(first: bool, text: str, *, status: int = 0) -> int:

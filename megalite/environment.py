@@ -1,7 +1,11 @@
-"""The only reader of the process environment: what the launcher (torchrun) says about this process."""
+"""What the launcher (torchrun) says about this process, and is told by it. The only reader of the environment."""
 
+import json
 import os
+import sys
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +34,20 @@ def launch() -> Launch:
 def set_default(name: str, value: str) -> None:
     """Set a variable that libraries read, unless the user has."""
     os.environ.setdefault(name, value)
+
+
+def fail(here: Launch, program: str, text: str, *, status: int) -> int:
+    """Say what is wrong, on the screen and in the launcher's closing lines; returns the status to exit with.
+
+    torchrun ends every rank when one exits: what all have to say, rank 0 says for them.
+    """
+    if here.rank != 0:
+        time.sleep(3)
+    said = f"{program}: {f'rank {here.rank}: ' if here.rank else ''}{text}"
+    print(said, file=sys.stderr, flush=True)
+    if here.error_file:
+        Path(here.error_file).write_text(json.dumps({"message": said, "timestamp": int(time.time())}))
+    return status
 
 
 def _integer(name: str, default: int) -> int:

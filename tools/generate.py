@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from megalite.device import backend_for, pick
-from megalite.environment import launch
+from megalite.environment import fail, launch
 from megalite.generate.generate import generate
 from megalite.generate.sampling import Sampling
 from megalite.grid import Grid
@@ -22,7 +22,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--load", required=True, type=Path, help="folder of a run's checkpoints, or one checkpoint")
     parser.add_argument("--ckpt-step", type=int, help="load this iteration instead of the latest")
     parser.add_argument("--prompt", default="", help="text to continue; empty: a new document")
-    parser.add_argument("--max-new-tokens", type=int, default=100)
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=100, help="0 or more; the end of a document ends it sooner"
+    )
     parser.add_argument("--temperature", type=float, default=1.0, help="below 1 is more careful, above 1 bolder")
     parser.add_argument("--top-k", type=int, default=0, help="draw from the k likeliest tokens; 0: from all")
     parser.add_argument("--top-p", type=float, default=1.0, help="draw from the likeliest tokens that reach this share")
@@ -35,6 +37,8 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Print the prompt and what follows it, as it is made."""
     args = arguments()
+    if args.max_new_tokens < 0:
+        raise ValueError(f"--max-new-tokens {args.max_new_tokens} must be 0 or more. Try 100.")
     sampling = Sampling(temperature=0 if args.greedy else args.temperature, top_k=args.top_k, top_p=args.top_p)
     here = launch()
     device = pick(args.device, here.local_rank)
@@ -79,4 +83,4 @@ if __name__ == "__main__":
     try:
         main()
     except (ValueError, OSError) as error:
-        sys.exit(f"tools/generate.py: {error}")
+        sys.exit(fail(launch(), "tools/generate.py", str(error), status=1))

@@ -193,7 +193,7 @@ class Recipe:
             Step(
                 title="A sample",
                 command=python(
-                    *("tools/generate.py", "--load", trained, "--prompt", "import os\n", "--max-new-tokens", "120"),
+                    *("tools/generate.py", "--load", trained, "--prompt", "class Test", "--max-new-tokens", "120"),
                     *("--temperature", "0.8", "--top-p", "0.9", "--seed", "1"),
                 ),
                 makes=(),
@@ -230,7 +230,7 @@ def finale(recipe: Recipe) -> str:
     root = recipe.root
     scores = json.loads((root / "bigram.json").read_text())
     sample = python(
-        *("tools/generate.py", "--load", root / "checkpoints-dp2", "--prompt", "class Test"),
+        *("tools/generate.py", "--load", root / "checkpoints-dp2", "--prompt", "import os\n"),
         *("--max-new-tokens", "100", "--temperature", "0.7", "--seed", "2"),
     )
     plan = python(
