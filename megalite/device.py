@@ -32,11 +32,17 @@ def pick(name: str, local_rank: int) -> torch.device:
     return device
 
 
-def keep_freed_memory() -> None:
+def set_up_cpu(threads: int) -> str:
+    """Make a program that trains on the CPU compute with this many threads; a few words about it."""
+    _keep_freed_memory()
+    torch.set_num_threads(threads)
+    return f"{threads} thread{'s' * (threads > 1)} each"
+
+
+def _keep_freed_memory() -> None:
     """Let glibc keep what is freed: large tensors would go back, and cost a fault for each page when they return.
 
-    For a program that trains on the CPU, before it allocates. Left alone where the user tunes the allocator: any
-    MALLOC_... variable. Elsewhere than on glibc it does nothing.
+    Left alone where the user tunes the allocator, by any MALLOC_... variable. Elsewhere than on glibc it does nothing.
     """
     if allocator_is_tuned():
         return

@@ -1,11 +1,16 @@
 """What the launcher (torchrun) says about this process, and is told by it. The only reader of the environment."""
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+"""An option of prctl(2)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +41,15 @@ def set_default(name: str, value: str) -> None:
     os.environ.setdefault(name, value)
 
 
+def end_with_launcher(here: Launch) -> None:
+    """Have this process be sent SIGTERM when its launcher is gone, so that a killed torchrun leaves no ranks behind.
+
+    On Linux; elsewhere they run on until a collective fails.
+    """
+    if here.world_size > 1 and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def fail(here: Launch, program: str, text: str, *, status: int) -> int:
     """Say what is wrong, on the screen and in the launcher's closing lines; returns the status to exit with.
 
@@ -61,3 +75,14 @@ def _integer(name: str, default: int) -> int:
 def allocator_is_tuned() -> bool:
     """Whether the user sets up the C library's allocator (glibc's MALLOC_... variables)."""
     return any(name.startswith("MALLOC_") for name in os.environ)
+
+
+def compute_threads(here: Launch, asked: int | None) -> int:
+    """Threads for this rank's work on a CPU: as asked, or OMP_NUM_THREADS, or its part of the machine's cores.
+
+    torchrun sets OMP_NUM_THREADS to 1 where several ranks share a machine and nobody has set it: that is not a wish.
+    """
+    named = os.environ.get("OMP_NUM_THREADS", "")
+    wished = int(named) if named.isdecimal() and not (named == "1" and here.local_world_size > 1) else None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return asked or wished or max(1, cores // here.local_world_size)

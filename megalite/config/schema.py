@@ -125,6 +125,8 @@ class Parallel:
     """The communication library; auto is nccl on a GPU, gloo without one."""
     distributed_timeout_minutes: int = option(10, at_least=1)
     """Minutes that a rank waits for the others in one collective before it gives up."""
+    cpu_threads: int | None = option(at_least=1)
+    """Threads of each rank on a CPU. Unset: OMP_NUM_THREADS, or under torchrun the cores divided among the ranks."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute; auto is a GPU where there is one."""
 

@@ -16,8 +16,8 @@ from megalite.config.schema import Config
 from megalite.config.size import model_size
 from megalite.data.tokenizer import build_tokenizer
 from megalite.data.tokenizer_base import Tokenizer
-from megalite.device import backend_for, deterministic, keep_freed_memory, pick
-from megalite.environment import Launch
+from megalite.device import backend_for, deterministic, pick, set_up_cpu
+from megalite.environment import Launch, compute_threads, end_with_launcher
 from megalite.grid import Grid
 from megalite.mesh import ParallelMesh, start, stop
 from megalite.observe.console import Console
@@ -41,6 +41,7 @@ def run(config: Config, launch: Launch) -> None:
     """Train as the settings say. Raises ValueError or OSError for what the user can mend."""
     train_settings, parallel = config.train, config.parallel
     ending = Stop(minutes=train_settings.exit_duration_in_mins, started=time.monotonic())
+    end_with_launcher(launch)
     with ExitStack() as stack:
         if train_settings.exit_signal_handler:
             stack.enter_context(ending.listening(train_settings.exit_signal))
@@ -50,8 +51,9 @@ def run(config: Config, launch: Launch) -> None:
             stack.enter_context(manual_gc())
         derived = derive(config, launch.world_size)
         device = pick(parallel.device, launch.local_rank)
-        if device.type == "cpu":
-            keep_freed_memory()
+        where = device.type
+        if where == "cpu":
+            where += f", {set_up_cpu(compute_threads(launch, parallel.cpu_threads))}"
         backend = backend_for(device, parallel.distributed_backend)
         tokenizer = build_tokenizer(**vars(config.tokenizer))
         mesh = start(
@@ -65,7 +67,7 @@ def run(config: Config, launch: Launch) -> None:
         logger = _logger(config, mesh)
         stack.callback(logger.close)
         joined = f"{mesh.world.size} ranks joined by {backend}" if mesh.world.size > 1 else "1 rank"
-        logger.note(f"{joined}, computing on {device.type}")
+        logger.note(f"{joined}, computing on {where}")
         train(*prepare(config, derived, tokenizer, mesh, logger, ending))
 
 

@@ -105,6 +105,7 @@ EFFECTS: dict[str, Row] = {
     "--overlap-grad-reduce": Row(plan=True),
     "--distributed-backend": Row(value="nccl"),
     "--distributed-timeout-minutes": Row(value="1"),
+    "--cpu-threads": Row(value="2"),
     "--device": Row(value="auto", given="--distributed-backend nccl", plan=True),
     "--micro-batch-size": Row(value="1", plan=True),
     "--global-batch-size": Row(value="2"),
