@@ -230,7 +230,7 @@ def finale(recipe: Recipe) -> str:
     root = recipe.root
     scores = json.loads((root / "bigram.json").read_text())
     sample = python(
-        *("tools/generate.py", "--load", root / "checkpoints-dp2", "--prompt", "import os\n"),
+        *("tools/generate.py", "--load", root / "checkpoints-dp2", "--prompt", "import os"),
         *("--max-new-tokens", "100", "--temperature", "0.7", "--seed", "2"),
     )
     plan = python(

@@ -107,11 +107,6 @@ def all_gather(x: Tensor, group: Group) -> Tensor:
     return start_all_gather(x, group).wait()
 
 
-def reduce_scatter(x: Tensor, group: Group) -> Tensor:
-    """Sum x over the group and keep this rank's part of dim 0: [size * n, ...] -> [n, ...]."""
-    return start_reduce_scatter(x, group).wait()
-
-
 def all_gather_object(value: Any, group: Group) -> list[Any]:
     """Every rank's value, in the order of the group. For small facts outside the training step."""
     if group.size == 1:

@@ -61,11 +61,6 @@ def options() -> tuple[Option, ...]:
     )
 
 
-def flag_of(name: str) -> str:
-    """The flag of a field."""
-    return next(option.flag for option in options() if option.name == name)
-
-
 def from_text(option: Option, text: str) -> Any:
     """Read a value as the command line gives it. ValueError says what is expected."""
     if get_origin(option.kind) is Literal:

@@ -17,7 +17,3 @@ class Traffic:
     def add(self, collective: str, nbytes: int) -> None:
         self.calls[collective] += 1
         self.bytes[collective] += nbytes
-
-    def clear(self) -> None:
-        self.calls.clear()
-        self.bytes.clear()

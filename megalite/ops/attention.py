@@ -59,7 +59,8 @@ def softmax_attention(
     for each head, of attending to nothing. `dropout` acts on the probabilities [b, np, sq, sk].
     """
     if hidden is None:
-        hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
+        past = k.shape[2] - q.shape[2]
+        hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1 + past)
     copies = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(copies, dim=1), v.repeat_interleave(copies, dim=1)
     scores = (q @ k.transpose(-2, -1)) / (math.sqrt(q.shape[-1]) * coefficient)

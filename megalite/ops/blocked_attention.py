@@ -21,6 +21,7 @@ def suits(q: Tensor, k: Tensor) -> bool:
     length = q.shape[2]
     return (
         q.device.type == "cpu"
+        and q.dtype.itemsize >= 4  # narrower probabilities would lose more than torch's kernel does
         and torch.is_grad_enabled()
         and q.shape == k.shape
         and length % BLOCK == 0

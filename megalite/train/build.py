@@ -134,7 +134,9 @@ def build_model(m: Model, *, vocab_size: int, sequence_parallel: bool, mesh: Par
     return GPT(
         embedding=Embedding(
             word=word,
-            position=LearnedPositions(positions, m.hidden_size, init=init, **parts.common)
+            position=LearnedPositions(
+                positions, m.hidden_size, init=parts.init(positions, m.hidden_size, std=std), **parts.common
+            )
             if size.learned_positions
             else None,
             dropout=HiddenDropout(m.hidden_dropout, site="embedding", layer=0, layout=layout),

@@ -1,5 +1,6 @@
 """The model as the executor sees it."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +27,7 @@ class Pass:
         if self.step is not None:
             draw = Draw(seed=self.engine.seed, step=self.step, samples=m.sample_ids)
         context = Context(position_ids=m.position_ids, segment_ids=m.segment_ids, draw=draw)
-        with self.engine.timers("forward-compute", 2):
+        with self.engine.timers("forward-compute", 2) if self.step is not None else nullcontext():
             return self.engine.model.loss(m.tokens, m.labels, m.loss_mask, context)
 
     def backward(self, output: Tensor, *, final: bool) -> None:

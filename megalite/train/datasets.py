@@ -40,9 +40,10 @@ class _Shared(TypedDict):
 
 
 def _built(config: Config, derived: Derived, tokenizer: Tokenizer) -> Datasets:
-    data = config.data
+    data, (train, valid, test) = config.data, derived.data_samples
     shared = _Shared(
-        sizes=derived.data_samples,
+        # A cyclic order goes round one epoch, and makes the repetitions itself.
+        sizes=(None if data.dataloader_type == "cyclic" else train, valid, test),
         seq_length=config.model.seq_length,
         seed=config.train.seed,
         cache=Path(data.data_cache_path) if data.data_cache_path else None,

@@ -50,6 +50,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "off by one": ("gpt2", {"softmax_type": "off-by-one"}),
     "sinks": ("llama", {"softmax_type": "learnable"}),
     "sinks and window": ("gpt2", {"softmax_type": "learnable", "window_size": "4,0"}),
+    "long enough for blocks": ("gpt2", {"seq_length": 128}),
     "xavier": ("gpt2", {"init_method_xavier_uniform": True}),
 }
 """Models of the two families, each with one more setting."""
@@ -119,15 +120,16 @@ def make(mesh: ParallelMesh, settings: Config, dtype: torch.dtype) -> Engine:
 def batch(mesh: ParallelMesh, settings: Config, step: int) -> list[MicroBatch]:
     """This rank's micro-batches of a random global batch in which samples count different numbers of tokens."""
     random = torch.Generator().manual_seed(step)
-    text = torch.randint(VOCAB, (GLOBAL_BATCH, SEQUENCE + 1), generator=random)
-    counted = torch.rand(GLOBAL_BATCH, 1, generator=random) + torch.rand(GLOBAL_BATCH, SEQUENCE, generator=random) > 0.5
+    length = settings.model.seq_length
+    text = torch.randint(VOCAB, (GLOBAL_BATCH, length + 1), generator=random)
+    counted = torch.rand(GLOBAL_BATCH, 1, generator=random) + torch.rand(GLOBAL_BATCH, length, generator=random) > 0.5
     derived = derive(settings, mesh.world.size)
     return [
         MicroBatch(
             tokens=text[rows, :-1],
             labels=text[rows, 1:],
             loss_mask=counted[rows].float(),
-            position_ids=torch.arange(SEQUENCE).repeat(len(indices), 1),
+            position_ids=torch.arange(length).repeat(len(indices), 1),
             sample_ids=torch.arange(indices.start, indices.stop),
         )
         for indices in micro_batch_samples(
