@@ -33,7 +33,7 @@ LEVEL = {unit: level for level, units in enumerate(LEVELS) for unit in units}
 STRATUM = {unit for unit in LEVEL if LEVEL[unit] <= LEVEL["plan"]}
 BELOW_CONFIG = {unit for unit in LEVEL if LEVEL["device"] <= LEVEL[unit] <= LEVEL["data"]}
 """The units that see values, never the config."""
-PLAIN_CONFIG_MODULES = ("megalite.config.split",)
+PLAIN_CONFIG_MODULES = ("megalite.config.split", "megalite.config.window_pattern")
 """What of megalite.config is functions of plain values."""
 
 CORE_PACKAGES = {"torch", "numpy", "sentencepiece", "safetensors"}
