@@ -2,10 +2,15 @@
 
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 import torch
 
 from tests.pool import Pool
+
+# The same examples in each run, and no files: a failure is one of the change at hand.
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("fixed")
 
 
 @pytest.fixture(scope="session")

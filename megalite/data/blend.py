@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from megalite.config.split import split_blend
+from megalite.data.blend_order import blend_order
 from megalite.data.gpt_dataset import Corpus, GPTDataset
 from megalite.data.index_cache import Shapes, cached_arrays
 from megalite.data.mock import MockCorpus
@@ -40,34 +41,6 @@ def parse_data_path(entries: Sequence[str], flag: str = "--data-path") -> tuple[
     """
     prefixes, weights = split_blend(entries, flag)
     return prefixes, None if weights is None else (np.array(weights) / np.sum(weights)).tolist()
-
-
-def blend_order(
-    weights: Sequence[float], size: int, limits: Sequence[int] | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Whose sample comes at each of `size` places (int16), and its number there (int64).
-
-    Each place goes to the data set furthest behind its share, the first of equals; with `limits`, only to one that
-    has not handed out all it has. So after any number of samples no share is off by more than about one sample.
-    """
-    order, drawn = np.empty(size, np.int16), [0] * len(weights)
-    open_sets = list(range(len(weights)))
-    for place in range(size):
-        step = max(place, 1)
-        chosen, largest = open_sets[0], -math.inf
-        for index in open_sets:
-            behind = weights[index] * step - drawn[index]
-            if behind > largest:
-                chosen, largest = index, behind
-        order[place] = chosen
-        drawn[chosen] += 1
-        if limits is not None and drawn[chosen] == limits[chosen]:
-            open_sets.remove(chosen)
-    samples = np.empty(size, np.int64)
-    for index in range(len(weights)):
-        places = order == index
-        samples[places] = np.arange(np.count_nonzero(places))
-    return order, samples
 
 
 @dataclass(frozen=True, kw_only=True)

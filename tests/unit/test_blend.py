@@ -5,8 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from megalite.data.blend import blend_order, parse_data_path
+from megalite.data.blend import parse_data_path
+from megalite.data.blend_order import blend_order
 from megalite.data.indexed_writer import IndexedWriter
 from megalite.data.splits import build_datasets, build_datasets_of_parts, build_mock_datasets
 
@@ -93,13 +96,53 @@ def test_without_weights_each_sample_comes_once(prefixes):
         build([prefixes["A"], prefixes["C"]], (1000, 0, 0))
 
 
-@pytest.mark.parametrize("weights", [(0.001, 0.999), (1e-6, 1 - 1e-6), (0.2, 0.3, 0.5), (1 / 3, 1 / 3, 1 / 3)])
-def test_the_order_keeps_to_the_shares(weights):
-    order, samples = blend_order(weights, 2000)
-    for index, weight in enumerate(weights):
-        drawn = np.cumsum(order == index)
-        assert np.abs(drawn - weight * np.arange(1, 2001)).max() <= 2
-        assert samples[order == index].tolist() == list(range(drawn[-1]))
+def one_by_one(weights, size, limits=None) -> list[int]:
+    """The definition: each place to the first of those furthest behind, among those that are not spent."""
+    drawn, order = [0] * len(weights), []
+    for place in range(size):
+        behind = {
+            index: weight * max(place, 1) - drawn[index]
+            for index, weight in enumerate(weights)
+            if limits is None or drawn[index] < limits[index]
+        }
+        order.append(max(behind, key=lambda index: (behind[index], -index)))
+        drawn[order[-1]] += 1
+    return order
+
+
+ORDERS = {
+    "one": ((1.0,), 300, None),
+    "one of a thousand": ((0.001, 0.999), 20000, None),
+    "one of a million": ((1 - 1e-6, 1e-6), 20000, None),
+    "three": ((0.2, 0.3, 0.5), 2000, None),
+    "equal": ((1 / 3, 1 / 3, 1 / 3), 2000, None),
+    "many equal": ((0.01,) * 100, 3000, None),
+    "rare of several kinds": ((1e-5, 3e-4, 0.2, 0.79969), 20000, None),
+    "twenty rare": ((0.0005,) * 20 + (0.99,), 5000, None),
+    "limits": ((0.1, 0.2, 0.7), 1000, (100, 200, 700)),
+    "one sample": ((1 / 1002, 1 / 1002, 1000 / 1002), 1002, (1, 1, 1000)),
+    "wrong shares": ((0.5, 0.5), 110, (10, 100)),
+    "none": ((0.5, 0.5), 0, None),
+}
+
+
+@pytest.mark.parametrize("case", ORDERS)
+@pytest.mark.parametrize("width", [1, 1 << 8, 1 << 16])
+def test_the_order_is_as_if_made_one_by_one(case, width, monkeypatch):
+    """Cut into many stretches or few."""
+    weights, size, limits = ORDERS[case]
+    monkeypatch.setattr("megalite.data.blend_order.WIDTH", width)
+    order, samples = blend_order(weights, size, limits)
+    assert order.tolist() == one_by_one(weights, size, limits)
+    for index in range(len(weights)):
+        assert samples[order == index].tolist() == list(range(np.count_nonzero(order == index)))
+
+
+@given(st.lists(st.floats(1e-9, 1) | st.sampled_from([0.5, 1, 1e-6]), min_size=1, max_size=12), st.integers(0, 700))
+@settings(max_examples=60)
+def test_the_order_of_any_weights(weights, size):
+    shares = [weight / sum(weights) for weight in weights]
+    assert blend_order(shares, size)[0].tolist() == one_by_one(shares, size)
 
 
 def test_an_extreme_blend_is_not_overdrawn(tmp_path):
