@@ -11,7 +11,7 @@ from megalite.config.size import ModelSize, model_size
 from megalite.grid import Grid
 from megalite.schedule.action import text
 from megalite.schedule.lower import lower
-from megalite.schedule.schedules import one_f_one_b
+from megalite.schedule.schedules import make_schedule
 
 
 def summary(config: Config, origins: dict[str, str], world_size: int) -> str:
@@ -36,7 +36,9 @@ def summary(config: Config, origins: dict[str, str], world_size: int) -> str:
         f"model ({known})": _model(config, size, padded_size),
         "memory of one rank": _memory(config, padded_size),
         "communication of one rank and step": _traffic(config, derived, padded_size),
-        "schedule of a step": [text(lower(one_f_one_b(1, shown), num_micro_batches=shown)[0])]
+        "schedule of a step": [
+            text(lower(make_schedule("1f1b", num_ranks=1, num_micro_batches=shown), num_micro_batches=shown)[0])
+        ]
         + [f"... {derived.num_micro_batches} micro-batches in all"] * (derived.num_micro_batches > shown),
     }
     return "\n".join(line for title, lines in sections.items() for line in [f"{title}:", *("  " + x for x in lines)])

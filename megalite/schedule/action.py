@@ -1,11 +1,11 @@
 """The words in which a pipeline program is written."""
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 class Op(Enum):
-    """What a rank can be told to do with a stage."""
+    """What a rank can be told to do with a stage that it holds."""
 
     F = "F"
     """Forward of one micro-batch."""
@@ -15,13 +15,29 @@ class Op(Enum):
     """The first half of a split backward: the gradient of the input, which the stage before waits for."""
     W = "W"
     """The second half: the gradients of the weights, which nobody waits for."""
+    SEND_F = "SEND_F"
+    """Send the stage's output to the stage after it."""
+    RECV_F = "RECV_F"
+    """Receive the stage's input from the stage before it."""
+    SEND_B = "SEND_B"
+    """Send the gradient of the stage's input to the stage before it."""
+    RECV_B = "RECV_B"
+    """Receive the gradient of the stage's output from the stage after it."""
     GRAD_SYNC = "GRAD_SYNC"
     """Finish the sum of a stage's gradients over data parallel ranks."""
 
+    __hash__ = object.__hash__  # each member is one object; the hash of Enum is several times slower
 
-@dataclass(frozen=True, kw_only=True)
-class Action:
-    """One step of a program; its text form is `F2.5`: forward of stage 2, micro-batch 5."""
+
+COMPUTE = (Op.F, Op.B, Op.I, Op.W)
+"""What takes a rank's time; the rest is communication."""
+
+
+class Action(NamedTuple):
+    """One step of a program; its text form is `F2.5`: forward of stage 2, micro-batch 5.
+
+    A tuple, because proofs look up hundreds of thousands of them.
+    """
 
     op: Op
     stage: int

@@ -1,12 +1,17 @@
 """Proofs about a schedule, before anything is sent: nothing is missing, nothing waits for ever, what it costs."""
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from megalite.schedule.action import Action, Op, Program
+from megalite.schedule.action import COMPUTE, Action, Op, Program
 
-COST: dict[Op, float] = {Op.F: 1, Op.B: 2, Op.I: 1, Op.W: 1, Op.GRAD_SYNC: 0}
-"""Time of each action; a backward has twice the matrix products of its forward."""
+Cost = Mapping[Op, float] | Callable[[Action], float]
+COST: dict[Op, float] = {Op.F: 1, Op.B: 2, Op.I: 1, Op.W: 1}
+"""Time of each action; a backward has twice the matrix products of its forward. Communication costs nothing."""
+
+PEER = {Op.SEND_F: (Op.RECV_F, 1), Op.RECV_F: (Op.SEND_F, -1), Op.SEND_B: (Op.RECV_B, -1), Op.RECV_B: (Op.SEND_B, 1)}
+"""The other end of a message: what is done there, and how many stages further."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +30,11 @@ class Timeline:
         return 1 - sum(self.busy) / (self.length * len(self.busy))
 
 
+def ranks_of_stages(schedule: list[Program]) -> dict[int, int]:
+    """Which rank holds each stage."""
+    return {action.stage: rank for rank, program in enumerate(schedule) for action in program}
+
+
 def check_complete(schedule: list[Program], *, num_stages: int, num_micro_batches: int, training: bool = True) -> None:
     """ValueError unless each micro-batch passes each stage once: forward, and in training backward, whole or split."""
     counts = Counter(action for program in schedule for action in program)
@@ -32,77 +42,167 @@ def check_complete(schedule: list[Program], *, num_stages: int, num_micro_batche
     missing = []
     for stage in range(num_stages):
         for microbatch in range(num_micro_batches):
-            f, b, i, w = (Action(op=op, stage=stage, microbatch=microbatch) for op in (Op.F, Op.B, Op.I, Op.W))
+            f, b, i, w = (Action(op, stage, microbatch) for op in COMPUTE)
             missing += [str(f)] if f not in counts else []
             whole, split = b in counts, i in counts and w in counts
             if training and not (whole or split):
                 missing.append(str(b))
             twice += [f"{b} beside {i} or {w}"] if whole and (i in counts or w in counts) else []
     strange = [str(a) for a in counts if not (a.stage < num_stages and a.microbatch < num_micro_batches)]
+    place = ranks_of_stages(schedule)
+    strange += [
+        f"{a} on rank {rank}" for rank, program in enumerate(schedule) for a in program if place[a.stage] != rank
+    ]
     if twice or missing or strange:
-        raise ValueError(f"The schedule does twice: {twice}; leaves out: {missing}; does not know: {strange}.")
+        raise ValueError(
+            f"The schedule does twice: {_few(twice)}; leaves out: {_few(missing)}; does not know: {_few(strange)}."
+        )
 
 
-def simulate(schedule: list[Program], cost: dict[Op, float] = COST) -> Timeline:
-    """Run a schedule on paper. ValueError, with what each rank waits for, where it can never finish."""
-    last_stage = max(action.stage for program in schedule for action in program)
-    begins: dict[Action, float] = {}
-    ends: dict[Action, float] = {}
-    free, done = [0.0] * len(schedule), [0] * len(schedule)
-    while any(done[rank] < len(program) for rank, program in enumerate(schedule)):
-        before = sum(done)
-        for rank, program in enumerate(schedule):
-            while done[rank] < len(program):
-                action = program[done[rank]]
-                if _missing(action, ends, last_stage):
-                    break
-                ready = [ends[need] for options in _needs(action, last_stage) for need in options if need in ends]
-                begins[action] = max([free[rank], *ready])
-                ends[action] = free[rank] = begins[action] + cost[action.op]
-                done[rank] += 1
-        if sum(done) == before:
-            raise ValueError(f"The schedule is stuck: {_waits(schedule, done, ends, last_stage)}.")
-    busy = tuple(sum(cost[action.op] for action in program) for program in schedule)
-    return Timeline(begins=begins, ends=ends, length=max(free), busy=busy)
+def check_pairs(programs: list[Program]) -> None:
+    """ValueError unless lowered programs surely finish.
+
+    Any two ranks see their messages in one order, and no rank waits for ever even if each SEND waits until its RECV is
+    reached. A RECV waits for nothing where it stands: what it brings is waited for where it is used.
+    """
+    place = ranks_of_stages(programs)
+    seen: dict[tuple[int, int], list[Action]] = defaultdict(list)
+    for rank, program in enumerate(programs):
+        for action in program:
+            if action.op in PEER:
+                other = place.get(_peer(action).stage, rank)
+                if other == rank:
+                    raise ValueError(f"Rank {rank} has {action}, but no other rank holds stage {_peer(action).stage}.")
+                seen[rank, other].append(action)
+    for (rank, other), messages in seen.items():
+        theirs = [_peer(action) for action in seen.get((other, rank), [])]
+        if messages != theirs:
+            number = next((n for n, (a, b) in enumerate(zip(messages, theirs, strict=False)) if a != b), len(theirs))
+            awaited = theirs[number] if number < len(theirs) else "nothing"
+            raise ValueError(
+                f"Ranks {rank} and {other} do not see their messages in one order: "
+                f"number {number} is {messages[number]} on rank {rank}, where rank {other} waits for {awaited}."
+            )
+    _run(programs, COST, _Rules.of(programs, lowered=True, rendezvous=True))
+
+
+def simulate(schedule: list[Program], cost: Cost = COST) -> Timeline:
+    """Run a schedule, or lowered programs, on paper: each action begins when its rank is free and what it needs is
+    there. `cost` is the time of an action, by its op or by the action; communication takes none.
+
+    ValueError, with what each rank waits for, where it can never finish.
+    """
+    lowered = any(action.op in PEER for program in schedule for action in program)
+    return _run(schedule, cost, _Rules.of(schedule, lowered=lowered))
 
 
 def peak_in_flight(program: Program) -> tuple[int, int]:
-    """The most micro-batches that one rank holds between F and B or I, and, apart from those, between I and W."""
-    steps = {Op.F: (1, 0), Op.B: (-1, 0), Op.I: (-1, 1), Op.W: (0, -1)}
-    held, deferred, peaks = 0, 0, (0, 0)
+    """The most micro-batches that one rank holds between F and B or I, and, apart from those, between I and W; one
+    that is in two chunks of the rank counts twice.
+    """
+    return _peak(program, {Op.F: 1, Op.B: -1, Op.I: -1}), _peak(program, {Op.I: 1, Op.W: -1})
+
+
+def peak_kept(program: Program) -> int:
+    """The most micro-batches of which one rank keeps anything: from F to B or W."""
+    return _peak(program, {Op.F: 1, Op.B: -1, Op.W: -1})
+
+
+def _peak(program: Program, steps: Mapping[Op, int]) -> int:
+    held = peak = 0
     for action in program:
-        up, later = steps.get(action.op, (0, 0))
-        held, deferred = held + up, deferred + later
-        peaks = max(peaks[0], held), max(peaks[1], deferred)
-    return peaks
+        held += steps.get(action.op, 0)
+        peak = max(peak, held)
+    return peak
 
 
-def _needs(action: Action, last_stage: int) -> list[tuple[Action, ...]]:
-    """What must have ended before an action: of each tuple, one."""
+@dataclass(frozen=True, kw_only=True)
+class _Rules:
+    """What must have ended before an action may begin."""
 
-    def at(stage: int, *ops: Op) -> tuple[Action, ...]:
-        return tuple(Action(op=op, stage=stage, microbatch=action.microbatch) for op in ops)
+    known: frozenset[Action]
+    place: dict[int, int]
+    lowered: bool
+    """What another rank makes arrives by a message."""
+    rendezvous: bool
+    """A SEND waits until its RECV is reached."""
 
-    stage = action.stage
-    match action.op:
-        case Op.F:
-            return [at(stage - 1, Op.F)] if stage > 0 else []
-        case Op.B | Op.I:
-            return [at(stage, Op.F)] + ([at(stage + 1, Op.B, Op.I)] if stage < last_stage else [])
-        case Op.W:
-            return [at(stage, Op.I)]
-        case _:
-            return []
+    @classmethod
+    def of(cls, schedule: list[Program], *, lowered: bool, rendezvous: bool = False) -> "_Rules":
+        known = frozenset(action for program in schedule for action in program)
+        return cls(known=known, place=ranks_of_stages(schedule), lowered=lowered, rendezvous=rendezvous)
+
+    def needs(self, action: Action) -> tuple[Action, ...]:
+        op, stage, microbatch = action
+        match op:
+            case Op.F:
+                return self._arrival(Action(Op.F, stage - 1, microbatch), Op.RECV_F, stage) if stage else ()
+            case Op.B | Op.I:
+                here = Action(Op.F, stage, microbatch)
+                if stage == len(self.place) - 1:
+                    return (here,)
+                return (here, *self._arrival(self._backward(stage + 1, microbatch), Op.RECV_B, stage))
+            case Op.W:
+                return (Action(Op.I, stage, microbatch),)
+            case Op.SEND_F | Op.SEND_B:
+                made = Action(Op.F, stage, microbatch) if op is Op.SEND_F else self._backward(stage, microbatch)
+                return (made, _peer(action)) if self.rendezvous else (made,)
+            case _:
+                return ()
+
+    def _arrival(self, made: Action, receive: Op, stage: int) -> tuple[Action, ...]:
+        if not self.lowered or self.place.get(made.stage) == self.place[stage]:
+            return (made,)
+        received = Action(receive, stage, made.microbatch)
+        return received, _peer(received)
+
+    def _backward(self, stage: int, microbatch: int) -> Action:
+        split = Action(Op.I, stage, microbatch)
+        return split if split in self.known else Action(Op.B, stage, microbatch)
 
 
-def _missing(action: Action, ends: dict[Action, float], last_stage: int) -> list[str]:
-    needs = _needs(action, last_stage)
-    return [" or ".join(map(str, options)) for options in needs if not any(need in ends for need in options)]
+def _run(schedule: list[Program], cost: Cost, rules: _Rules) -> Timeline:
+    takes = cost if callable(cost) else lambda action: cost[action.op]
+    begins: dict[Action, float] = {}
+    ends: dict[Action, float] = {}
+    free, busy, done = [0.0] * len(schedule), [0.0] * len(schedule), [0] * len(schedule)
+    waiting: dict[Action, list[int]] = defaultdict(list)
+    awake = deque(range(len(schedule)))
+    while awake:
+        rank = awake.popleft()
+        program = schedule[rank]
+        while done[rank] < len(program):
+            action = program[done[rank]]
+            begin = free[rank]
+            absent = None
+            for need in rules.needs(action):
+                end = ends.get(need)
+                if end is None:
+                    absent = need
+                elif end > begin:
+                    begin = end
+            if absent is not None:
+                waiting[absent].append(rank)
+                break
+            time = takes(action) if action.op in COMPUTE else 0
+            begins[action] = begin
+            ends[action] = free[rank] = begin + time
+            busy[rank] += time
+            done[rank] += 1
+            if action in waiting:
+                awake.extend(waiting.pop(action))
+    if waiting:
+        waits = sorted((rank, need) for need, ranks in waiting.items() for rank in ranks)
+        told = [f"rank {rank} waits with {schedule[rank][done[rank]]} for {need}" for rank, need in waits]
+        raise ValueError(f"The schedule is stuck: {'; '.join(told)}.")
+    return Timeline(begins=begins, ends=ends, length=max(free), busy=tuple(busy))
 
 
-def _waits(schedule: list[Program], done: list[int], ends: dict[Action, float], last_stage: int) -> str:
-    return "; ".join(
-        f"rank {rank} waits with {program[count]} for {' and '.join(_missing(program[count], ends, last_stage))}"
-        for rank, (program, count) in enumerate(zip(schedule, done, strict=True))
-        if count < len(program)
-    )
+def _peer(action: Action) -> Action:
+    """The other end of a message."""
+    op, step = PEER[action.op]
+    return Action(op, action.stage + step, action.microbatch)
+
+
+def _few(things: list[str]) -> list[str]:
+    return things[:8] + ["..."] * (len(things) > 8)

@@ -26,7 +26,7 @@ from megalite.optimizer.optimizer import Optimizer
 from megalite.optimizer.param_groups import decays
 from megalite.schedule.action import Program
 from megalite.schedule.lower import lower
-from megalite.schedule.schedules import forward_only, one_f_one_b
+from megalite.schedule.schedules import forward_only, make_schedule, placement
 from megalite.shard import parameters_with_specs
 from megalite.tensor_parallel.embedding import VocabParallelEmbedding, VocabParallelHead, VocabShard
 from megalite.tensor_parallel.layout import SequenceParallel, TensorParallel
@@ -110,11 +110,13 @@ def programs(pp: Group) -> tuple[Callable[[int], Program], Callable[[int], Progr
 
     @cache
     def training(count: int) -> Program:
-        return lower(one_f_one_b(pp.size, count), num_micro_batches=count)[pp.rank]
+        schedule = make_schedule("1f1b", num_ranks=pp.size, num_micro_batches=count)
+        return lower(schedule, num_micro_batches=count)[pp.rank]
 
     @cache
     def evaluation(count: int) -> Program:
-        return lower(forward_only(pp.size, count), num_micro_batches=count, training=False)[pp.rank]
+        schedule = forward_only(placement("1f1b", pp.size, 1), count)
+        return lower(schedule, num_micro_batches=count, training=False)[pp.rank]
 
     return training, evaluation
 
