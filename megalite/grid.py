@@ -4,6 +4,9 @@ import math
 from dataclasses import dataclass, field
 from itertools import product
 
+from megalite.config.derive import data_parallel_size
+from megalite.config.schema import Parallel
+
 AXES = ("tp", "cp", "ep", "dp", "pp")
 """The axes of a job, fastest first: neighbouring ranks differ in tp, so tensor parallelism stays within a node."""
 
@@ -48,3 +51,13 @@ class Grid:
     def groups(self, *axes: str) -> list[tuple[int, ...]]:
         """Every group along these axes, in the order of their lowest ranks; together they hold each rank once."""
         return sorted({self.ranks(rank, *axes) for rank in range(self.world_size)})
+
+
+def grid_of(parallel: Parallel, world_size: int) -> Grid:
+    """The layout of a job. Pipeline ranks are far apart, for they speak least, unless the other order is asked for."""
+    sizes = {
+        "tp": parallel.tensor_model_parallel_size,
+        "pp": parallel.pipeline_model_parallel_size,
+        "dp": data_parallel_size(parallel, world_size),
+    }
+    return Grid(sizes=sizes, order=("tp", "cp", "ep", "pp", "dp") if parallel.use_tp_pp_dp_mapping else AXES)

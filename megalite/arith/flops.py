@@ -1,5 +1,6 @@
 """Model FLOPs: what the mathematics of a step needs, whatever is computed twice or skipped."""
 
+from megalite.arith.parameters import layer_matrices
 from megalite.config.size import ModelSize
 
 
@@ -10,7 +11,6 @@ def model_flops(size: ModelSize, *, samples: int) -> int:
     the number. For the GPT of the papers it is 72BLsh^2 (1 + s/(6h) + V/(12Lh)): Korthikanti et al. 2022, appendix A.
     """
     s, h = size.seq_length, size.hidden_size
-    linears = h * size.qkv_width + size.query_width * h + h * size.fc1_width + size.ffn_hidden_size * h
     scores_and_values = 2 * s * size.query_width
-    forward_per_token = 2 * (size.num_layers * (linears + scores_and_values) + h * size.vocab_size)
+    forward_per_token = 2 * (size.num_layers * (layer_matrices(size) + scores_and_values) + h * size.vocab_size)
     return 3 * samples * s * forward_per_token

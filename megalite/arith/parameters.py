@@ -39,11 +39,18 @@ def count_parameters(size: ModelSize) -> ParameterCount:
 
 def layer_parameters(size: ModelSize) -> tuple[int, int]:
     """(split, replicated) parameters of one layer."""
-    h, f = size.hidden_size, size.ffn_hidden_size
-    weights = h * size.qkv_width + size.query_width * h + h * size.fc1_width + f * h
+    h = size.hidden_size
     split_biases = size.qkv_width * size.qkv_bias + size.fc1_width * size.linear_bias
     sinks = size.num_attention_heads * size.learned_sinks
-    return weights + split_biases + sinks, 2 * _norm(size) + 2 * h * size.linear_bias + head_norm_parameters(size)
+    return layer_matrices(size) + split_biases + sinks, 2 * _norm(
+        size
+    ) + 2 * h * size.linear_bias + head_norm_parameters(size)
+
+
+def layer_matrices(size: ModelSize) -> int:
+    """Parameters of one layer that are factors of a matrix product: 12 h^2 in the GPT of the papers."""
+    h = size.hidden_size
+    return h * (size.qkv_width + size.query_width + size.fc1_width + size.ffn_hidden_size)
 
 
 def head_norm_parameters(size: ModelSize) -> int:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from megalite.config.batch_schedule import BatchSchedule, constant, from_steps, ramp_up, rounded_down
+from megalite.config.pipeline import Pipeline, pipeline
 from megalite.config.schema import Config, Optimizer, Parallel
 
 
@@ -11,6 +12,7 @@ class Derived:
     """What the settings leave unsaid. Schedules count samples: what a sample is does not change with the batch size."""
 
     data_parallel_size: int
+    pipeline: Pipeline
     batch_schedule: BatchSchedule
     global_batch_size: int
     """What the schedule comes to."""
@@ -43,6 +45,7 @@ def derive(config: Config, world_size: int) -> Derived:
     eval_samples = train.eval_iters * eval_batch
     return Derived(
         data_parallel_size=dp,
+        pipeline=pipeline(config.model, parallel),
         batch_schedule=schedule,
         global_batch_size=schedule.last,
         num_micro_batches=schedule.last // (train.micro_batch_size * dp),
@@ -78,7 +81,7 @@ def batch_schedule(config: Config, dp: int) -> BatchSchedule:
 
 def data_parallel_size(parallel: Parallel, world_size: int) -> int:
     """Replicas of the model."""
-    return world_size // parallel.tensor_model_parallel_size
+    return world_size // (parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size)
 
 
 def bucket_size(parallel: Parallel, dp: int) -> int | None:

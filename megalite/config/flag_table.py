@@ -22,7 +22,11 @@ NO_EFFECT: tuple[tuple[str, str], ...] = (
         "--no-create-attention-mask-in-dataloader --no-data-sharding --no-use-tokenizer-model-from-checkpoint-args",
     ),
     ("read under --fp16 only", "--loss-scale --initial-loss-scale --min-loss-scale --loss-scale-window --hysteresis"),
-    ("the order of ranks matters with pipeline stages only", "--use-tp-pp-dp-mapping"),
+    (
+        "what stages send travels while they compute, with equal results",
+        "--no-overlap-p2p-communication --overlap-p2p-communication-warmup-flush",
+    ),
+    ("the head's weight gradient is computed when it is due", "--defer-embedding-wgrad-compute --wgrad-deferral-limit"),
     ("--position-embedding-type decides", "--no-position-embedding"),
     ("dropout keeps no random state", "--no-save-rng --no-load-rng --te-rng-tracker --inference-rng-tracker"),
     (
@@ -46,15 +50,6 @@ NO_EFFECT: tuple[tuple[str, str], ...] = (
 """Why, said once after `Accepted, without effect`, and the flags."""
 
 _PARALLEL = (
-    (
-        "is not supported yet: there are no pipeline stages. Use --tensor-model-parallel-size or more replicas.",
-        "--pipeline-model-parallel-size=1 --num-layers-per-virtual-pipeline-stage "
-        "--num-virtual-stages-per-pipeline-rank=1 --pipeline-model-parallel-layout "
-        "--decoder-first-pipeline-num-layers --decoder-last-pipeline-num-layers "
-        "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split "
-        "--microbatch-group-size-per-virtual-pipeline-stage --no-overlap-p2p-communication "
-        "--overlap-p2p-communication-warmup-flush --defer-embedding-wgrad-compute --wgrad-deferral-limit",
-    ),
     (
         "is not supported yet: no rank holds a part of a sequence only. Use --tensor-model-parallel-size with "
         "--sequence-parallel.",

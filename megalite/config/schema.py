@@ -116,6 +116,28 @@ class Parallel:
     """Ranks that share each layer's matrices."""
     sequence_parallel: bool = False
     """Split activations over the sequence outside the tensor parallel regions."""
+    pipeline_model_parallel_size: int = option(1, at_least=1)
+    """Ranks that share the layers, each with stages of its own."""
+    pipeline_schedule: Literal["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"] | None = None
+    """The order of forwards and backwards. Unset: 1f1b, or interleaved where ranks have several stages."""
+    num_virtual_stages_per_pipeline_rank: int | None = option(at_least=1)
+    """Stages on each pipeline rank, which it runs interleaved. Unset: 1, or 2 for zb-v."""
+    num_layers_per_virtual_pipeline_stage: int | None = option(at_least=1)
+    """The same, said by the number of layers in a stage."""
+    microbatch_group_size_per_virtual_pipeline_stage: int | None = option(at_least=1)
+    """Micro-batches that a rank runs through one stage before it turns to its next. Unset: the pipeline size."""
+    pipeline_model_parallel_layout: str | None = None
+    """What each stage has: E embedding, t a layer, L loss, | next stage: `E|(t|)*3,tL`."""
+    decoder_first_pipeline_num_layers: int | None = option(at_least=1)
+    """Layers of the first pipeline rank (under zb-v, of the first stage); the other ranks share the rest."""
+    decoder_last_pipeline_num_layers: int | None = option(at_least=1)
+    """Layers of the last pipeline rank (under zb-v, of the last stage); the other ranks share the rest."""
+    account_for_embedding_in_pipeline_split: bool = False
+    """Let the embedding count as a layer where layers are dealt out to stages."""
+    account_for_loss_in_pipeline_split: bool = False
+    """Let the loss count as a layer where layers are dealt out to stages."""
+    use_tp_pp_dp_mapping: bool = False
+    """Number ranks in the order tp-cp-ep-pp-dp instead of tp-cp-ep-dp-pp: stages are neighbours, replicas are not."""
     ddp_bucket_size: int | None = option(at_least=1)
     """Elements in one gradient bucket. Unset: everything at once; under --overlap-grad-reduce 40 million,
     or 1 million x data parallel size if that is more."""
@@ -346,6 +368,8 @@ class Log:
     """Times to print: the longest over all ranks, the shortest and the longest, or every rank's."""
     log_timers_to_tensorboard: bool = False
     """Write the times of --timing-log-level, the longest over all ranks, to TensorBoard and Weights & Biases, too."""
+    pipeline_trace: str | None = None
+    """File for the timeline of the steps of the last log interval: Chrome trace events, one row a rank."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,10 @@ from megalite.config.derive import Derived, derive, padded_vocab_size
 from megalite.config.schema import Config
 from megalite.config.show import differences
 from megalite.config.size import ModelSize, model_size
-from megalite.grid import Grid
+from megalite.grid import grid_of
 from megalite.schedule.action import text
-from megalite.schedule.lower import lower
-from megalite.schedule.schedules import make_schedule
+from megalite.schedule.partition import describe, partition
+from megalite.schedule.schedules import make_schedule, placement
 
 
 def summary(config: Config, origins: dict[str, str], world_size: int) -> str:
@@ -28,7 +28,6 @@ def summary(config: Config, origins: dict[str, str], world_size: int) -> str:
     known = (
         f"vocabulary {vocab:,}" if vocab else "without embeddings: the vocabulary is known once the tokenizer is read"
     )
-    shown = min(derived.num_micro_batches, 8)
     sections = {
         "settings that are not defaults": differences(config, origins),
         "layout": _layout(config, world_size),
@@ -36,19 +35,34 @@ def summary(config: Config, origins: dict[str, str], world_size: int) -> str:
         f"model ({known})": _model(config, size, padded_size),
         "memory of one rank": _memory(config, padded_size),
         "communication of one rank and step": _traffic(config, derived, padded_size),
-        "schedule of a step": [
-            text(lower(make_schedule("1f1b", num_ranks=1, num_micro_batches=shown), num_micro_batches=shown)[0])
-        ]
-        + [f"... {derived.num_micro_batches} micro-batches in all"] * (derived.num_micro_batches > shown),
+        f"stages ({derived.pipeline.schedule})": _stages(config, derived, vocab or 0),
+        "schedule of a step": _schedule(derived),
     }
     return "\n".join(line for title, lines in sections.items() for line in [f"{title}:", *("  " + x for x in lines)])
 
 
 def _layout(config: Config, world_size: int) -> list[str]:
-    tp = config.parallel.tensor_model_parallel_size
-    grid = Grid(sizes={"tp": tp, "dp": world_size // tp})
-    rows = [f"{axis} {grid.size(axis)}: {_groups(grid.groups(axis))}" for axis in ("tp", "dp")]
-    return [f"{world_size} rank{'s' * (world_size > 1)}, order tp fastest", *rows]
+    grid = grid_of(config.parallel, world_size)
+    rows = [f"{axis} {grid.size(axis)}: {_groups(grid.groups(axis))}" for axis in grid.order if grid.size(axis) > 1]
+    return [f"{world_size} rank{'s' * (world_size > 1)}, order {'-'.join(grid.order)}", *rows]
+
+
+def _stages(config: Config, derived: Derived, vocab_size: int) -> list[str]:
+    p = derived.pipeline
+    stages = partition(config.model, config.parallel, vocab_size=vocab_size)
+    return describe(stages, placement(p.schedule, p.num_ranks, p.num_chunks))
+
+
+def _schedule(derived: Derived, most: int = 8) -> list[str]:
+    p, count = derived.pipeline, derived.num_micro_batches
+    programs = make_schedule(
+        p.schedule,
+        num_ranks=p.num_ranks,
+        num_micro_batches=min(count, most),
+        num_chunks=p.num_chunks,
+        group_size=p.group_size,
+    )
+    return [text(program) for program in programs] + [f"... {count} micro-batches in all"] * (count > most)
 
 
 def _groups(groups: list[tuple[int, ...]], most: int = 8) -> str:

@@ -34,7 +34,9 @@ def _schedule(job: Job) -> Iterator[str]:
 def _batch(job: Job) -> Iterator[str]:
     config, train = job.config, job.config.train
     dp = derive.data_parallel_size(config.parallel, job.world_size)
-    if job.world_size % config.parallel.tensor_model_parallel_size or any(_schedule(job)):
+    if dp * config.parallel.tensor_model_parallel_size * config.parallel.pipeline_model_parallel_size != job.world_size:
+        return
+    if any(_schedule(job)):
         return
     multiple = train.micro_batch_size * dp
     stated = (
@@ -157,13 +159,14 @@ _LR_UNITS = (
     "--lr-warmup-fraction"
 )
 
+_REPLICAS = "--micro-batch-size --tensor-model-parallel-size --pipeline-model-parallel-size"
 _SIZES = "--global-batch-size --rampup-batch-size --step-batch-size-schedule --seq-length"
 
 COURSE_RULES: Rules = (
     (_SIZES, _schedule),
-    (_SIZES + " --micro-batch-size --tensor-model-parallel-size --eval-global-batch-size", _batch),
+    (f"{_SIZES} {_REPLICAS} --eval-global-batch-size", _batch),
     ("--train-iters --train-samples", _length),
-    (_SIZES + " --train-samples --micro-batch-size --tensor-model-parallel-size", _one_batch),
+    (f"{_SIZES} {_REPLICAS} --train-samples", _one_batch),
     ("--iterations-to-skip", _skips),
     ("--use-checkpoint-opt-param-scheduler --override-opt-param-scheduler", _whose_schedules),
     (_LR_UNITS + " --lr-wsd-decay-iters --lr-wsd-decay-samples", _units),

@@ -7,14 +7,6 @@ from megalite.config.windows import windows
 from megalite.rules.job import Job, Rules, divisors, near
 
 
-def _tensor_parallel(job: Job) -> Iterator[str]:
-    tp = job.config.parallel.tensor_model_parallel_size
-    world = job.world_size
-    if world % tp:
-        cure = f"Try {divisors(world)}." if world > 1 else f"Start the job with torchrun --nproc-per-node {tp}."
-        yield f"--tensor-model-parallel-size {tp} does not divide the world size {world}. {cure}"
-
-
 def _heads(job: Job) -> Iterator[str]:
     model, tp = job.config.model, job.config.parallel.tensor_model_parallel_size
     if model.num_attention_heads % tp:
@@ -144,7 +136,6 @@ _ROTARY = (
 )
 
 SHAPE_RULES: Rules = (
-    ("--tensor-model-parallel-size", _tensor_parallel),
     ("--num-attention-heads --tensor-model-parallel-size", _heads),
     ("--num-query-groups --num-attention-heads", _query_groups),
     ("--num-query-groups --tensor-model-parallel-size", _query_groups_over_ranks),

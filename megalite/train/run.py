@@ -18,7 +18,7 @@ from megalite.data.tokenizer import build_tokenizer
 from megalite.data.tokenizer_base import Tokenizer
 from megalite.device import backend_for, deterministic, pick, set_up_cpu
 from megalite.environment import Launch, compute_threads, end_with_launcher
-from megalite.grid import Grid
+from megalite.grid import grid_of
 from megalite.mesh import ParallelMesh, start, stop
 from megalite.observe.console import Console
 from megalite.observe.jsonl import Jsonl
@@ -57,7 +57,7 @@ def run(config: Config, launch: Launch) -> None:
         backend = backend_for(device, parallel.distributed_backend)
         tokenizer = build_tokenizer(**vars(config.tokenizer))
         mesh = start(
-            Grid(sizes={"tp": parallel.tensor_model_parallel_size, "dp": derived.data_parallel_size}),
+            grid_of(parallel, launch.world_size),
             launch=launch,
             backend=backend,
             timeout_minutes=parallel.distributed_timeout_minutes,

@@ -13,7 +13,8 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     # The torch-free stratum.
     ("environment",),
     ("config",),
-    ("arith", "grid", "schedule"),
+    ("arith", "grid"),
+    ("schedule",),
     ("rules",),
     ("validate",),
     ("plan",),

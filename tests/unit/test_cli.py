@@ -68,7 +68,6 @@ def test_flag_sets_field(argv, section, name, value):
         ("--config", "--config takes one file, but got none."),
         ("--config /nowhere.toml", "--config /nowhere.toml cannot be read: No such file or directory."),
         ("--fp16", "--fp16 is not supported yet. Use --bf16."),
-        ("--pipeline-model-parallel-size 2", "--pipeline-model-parallel-size 2 is not supported yet"),
         ("--context-parallel-size 2", "--context-parallel-size 2 is not supported yet"),
         ("--expert-model-parallel-size 2", "--expert-model-parallel-size 2 is not supported yet"),
         ("--use-distributed-optimizer", "--use-distributed-optimizer is not supported yet"),
@@ -95,13 +94,12 @@ def test_mistake_is_named(argv, text):
 @pytest.mark.parametrize(
     "argv",
     [
-        "--pipeline-model-parallel-size 1",
         "--context-parallel-size=1",
         "--expert-model-parallel-size 1",
         "--rotary-percent 1.0",
         "--dataloader-type single",
         "--spec local",
-        "--pipeline-model-parallel-size 2 --pipeline-model-parallel-size 1",
+        "--context-parallel-size 2 --context-parallel-size 1",
     ],
 )
 def test_neutral_value_is_accepted_silently(argv):
@@ -161,7 +159,7 @@ def test_file_then_flag(tmp_path):
             "disable_bias_linear in FILE is a flag, not a key. Write add_bias_linear = false.",
         ),
         ("fp16 = true", "fp16 in FILE is not supported yet. Use --bf16."),
-        ("pipeline_model_parallel_size = 2", "pipeline_model_parallel_size = 2 in FILE is not supported yet"),
+        ("context_parallel_size = 2", "context_parallel_size = 2 in FILE is not supported yet"),
         ("num_layers = ", "is not valid TOML"),
     ],
 )
@@ -172,7 +170,7 @@ def test_mistake_in_file_is_named(tmp_path, line, text):
     assert text in problem.replace(str(file), "FILE")
 
 
-@pytest.mark.parametrize("line", ["pipeline_model_parallel_size = 1", "fp16 = false"])
+@pytest.mark.parametrize("line", ["context_parallel_size = 1", "fp16 = false"])
 def test_neutral_key_is_accepted(tmp_path, line):
     file = tmp_path / "run.toml"
     file.write_text(line)
@@ -229,11 +227,11 @@ def test_every_option_is_documented_and_unique():
 
 def test_bad_flags_end_quickly_without_torch():
     """The real program: everything listed, status 2, and torch never imported."""
-    argv = ["--num-layer", "4", "--fp16", "--pipeline-model-parallel-size", "2", "--split", "a,b", "--lr", "x"]
+    argv = ["--num-layer", "4", "--fp16", "--context-parallel-size", "2", "--split", "a,b", "--lr", "x"]
     command = [sys.executable, "-X", "importtime", "pretrain_gpt.py", *argv]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert done.returncode == 2
-    for word in ("--num-layers?", "--fp16", "--pipeline-model-parallel-size 2", "--split", "--lr x", "--hidden-size"):
+    for word in ("--num-layers?", "--fp16", "--context-parallel-size 2", "--split", "--lr x", "--hidden-size"):
         assert word in done.stderr
     assert "torch" not in {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
     assert "numpy" not in {line.split("|")[-1].strip() for line in done.stderr.splitlines()}

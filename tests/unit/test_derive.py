@@ -82,6 +82,33 @@ def test_derived(flags, expected):
         assert getattr(found, name) == (value if exact else pytest.approx(value, rel=1e-12)), name
 
 
+PP = "--pipeline-model-parallel-size 2"
+V = "--num-virtual-stages-per-pipeline-rank 2"
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("", ("1f1b", 1, 1, None)),
+        (PP, ("1f1b", 2, 1, None)),
+        (f"{PP} --pipeline-schedule gpipe", ("gpipe", 2, 1, None)),
+        (f"{PP} --pipeline-schedule zb-v", ("zb-v", 2, 2, None)),
+        (f"{PP} {V}", ("interleaved", 2, 2, 2)),
+        (f"{PP} --num-virtual-stages-per-pipeline-rank 1", ("1f1b", 2, 1, None)),
+        (f"{PP} {V} --microbatch-group-size-per-virtual-pipeline-stage 3", ("interleaved", 2, 2, 3)),
+        (f"{PP} --num-layers 12 --num-layers-per-virtual-pipeline-stage 2", ("interleaved", 2, 3, 2)),
+        (f"{PP} --pipeline-model-parallel-layout E|t|t|L", ("interleaved", 2, 2, 2)),
+        (f"{PP} --pipeline-model-parallel-layout Et|tL", ("1f1b", 2, 1, None)),
+    ],
+)
+def test_pipeline(flags, expected):
+    found = derived(flags)
+    pipeline = found.pipeline
+    assert (pipeline.schedule, pipeline.num_ranks, pipeline.num_chunks, pipeline.group_size) == expected
+    assert pipeline.num_stages == pipeline.num_ranks * pipeline.num_chunks
+    assert found.data_parallel_size == 4 // pipeline.num_ranks
+
+
 def test_run_counted_in_samples():
     config = parse(f"{BASE} --global-batch-size 8 --lr-decay-samples 70 --lr-warmup-samples 9".split()).config
     config = replace(config, train=replace(config.train, train_iters=None, train_samples=90))

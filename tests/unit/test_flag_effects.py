@@ -57,6 +57,7 @@ SAMPLES = "--train-samples 12"
 EOD = "--vocab-size 49"
 """Makes the highest id in the data the end of document."""
 LOAD = "--load DATA/saved"
+PP = "--pipeline-model-parallel-size 2 --num-layers 4"
 WANDB = "--wandb-project tries"
 
 EFFECTS: dict[str, Row] = {
@@ -101,6 +102,19 @@ EFFECTS: dict[str, Row] = {
     "--make-vocab-size-divisible-by": Row(value="1000", plan=True),
     "--tensor-model-parallel-size": Row(value="2", plan=True),
     "--sequence-parallel": Row(given="--tensor-model-parallel-size 2", plan=True),
+    "--pipeline-model-parallel-size": Row(value="2", plan=True),
+    "--pipeline-schedule": Row(value="gpipe", given=PP, plan=True),
+    "--num-virtual-stages-per-pipeline-rank": Row(value="2", given=PP, plan=True),
+    "--num-layers-per-virtual-pipeline-stage": Row(value="1", given=PP, plan=True),
+    "--microbatch-group-size-per-virtual-pipeline-stage": Row(
+        value="3", given=f"{PP} --num-virtual-stages-per-pipeline-rank 2", plan=True
+    ),
+    "--pipeline-model-parallel-layout": Row(value="Et|t*3L", given=PP, plan=True),
+    "--decoder-first-pipeline-num-layers": Row(value="3", given=PP, plan=True),
+    "--decoder-last-pipeline-num-layers": Row(value="3", given=PP, plan=True),
+    "--account-for-embedding-in-pipeline-split": Row(given=f"{PP} --num-layers 3", plan=True),
+    "--account-for-loss-in-pipeline-split": Row(given=f"{PP} --num-layers 6", plan=True),
+    "--use-tp-pp-dp-mapping": Row(given=PP, plan=True),
     "--ddp-bucket-size": Row(value="100", plan=True),
     "--overlap-grad-reduce": Row(plan=True),
     "--distributed-backend": Row(value="nccl"),
@@ -195,6 +209,7 @@ EFFECTS: dict[str, Row] = {
     "--timing-log-level": Row(value="1"),
     "--timing-log-option": Row(value="max", given="--timing-log-level 1"),
     "--log-timers-to-tensorboard": Row(given=f"--timing-log-level 1 {WANDB}"),
+    "--pipeline-trace": Row(value="nowhere/trace.json", plan=True),
 }
 """Each flag with a value that has an effect. A new setting needs its row."""
 

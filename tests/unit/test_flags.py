@@ -22,7 +22,6 @@ NAMES = {row.flag for row in absent_flags() if row.flag[-1] != "*"}
 WORKS = {flag for option in options() for flag in ([option.flag, option.opposite][: 1 + (option.kind is bool)])}
 
 REVISIT = {
-    "pipeline_model_parallel_size": "--use-tp-pp-dp-mapping --no-overlap-p2p-communication",
     "context_parallel_size": "--cp-comm-type",
     "use_distributed_optimizer": "--overlap-param-gather --num-distributed-optimizer-instances",
     "num_experts": "--moe-* --expert-model-parallel-size",

@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from megalite.grid import AXES, Grid
+from megalite.config.schema import Parallel
+from megalite.grid import AXES, Grid, grid_of
 
 SIZES = [
     {},
@@ -51,3 +52,24 @@ def test_tensor_parallel_ranks_are_neighbours():
 def test_unknown_axis_is_refused():
     with pytest.raises(ValueError, match="unknown axes"):
         Grid(sizes={"xp": 2})
+
+
+@pytest.mark.parametrize(
+    ("mapping", "groups"),
+    [
+        (
+            False,
+            {"tp": [(0, 1), (2, 3), (4, 5), (6, 7)], "dp": [(0, 2), (1, 3), (4, 6), (5, 7)], "pp": [(0, 4), (1, 5)]},
+        ),
+        (
+            True,
+            {"tp": [(0, 1), (2, 3), (4, 5), (6, 7)], "dp": [(0, 4), (1, 5), (2, 6), (3, 7)], "pp": [(0, 2), (1, 3)]},
+        ),
+    ],
+)
+def test_grid_of_a_job(mapping, groups):
+    grid = grid_of(
+        Parallel(tensor_model_parallel_size=2, pipeline_model_parallel_size=2, use_tp_pp_dp_mapping=mapping), 8
+    )
+    for axis, expected in groups.items():
+        assert grid.groups(axis)[: len(expected)] == expected

@@ -58,6 +58,11 @@ def problems(flags: str, world_size: int = 4, without: str = "") -> list[str]:
         "--load nowhere --ckpt-step 3",
         "--kv-channels 7 --hidden-size 63",
         "--position-embedding-type rope --swiglu",
+        "--pipeline-model-parallel-size 2 --num-layers 5 --tensor-model-parallel-size 2",
+        "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 --num-layers 4",
+        "--num-virtual-stages-per-pipeline-rank 1",
+        "--pipeline-schedule zb-v --pipeline-trace trace.json",
+        "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout E|t|t|L --pipeline-schedule zb-h1",
         "--eod-mask-loss --reset-position-ids --reset-attention-mask --dataloader-type cyclic --no-data-sharding",
     ],
 )
@@ -65,11 +70,49 @@ def test_allowed(flags):
     assert problems(flags) == []
 
 
+PP = "--pipeline-model-parallel-size 2"
+V = "--num-virtual-stages-per-pipeline-rank 2"
+GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
+ACCOUNT = "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
 TABLE = [
     (
         "--tensor-model-parallel-size 3 --num-attention-heads 3 --hidden-size 63",
         "--tensor-model-parallel-size 3 does not divide the world size 4. Try 1, 2 or 4.",
     ),
+    (
+        "--pipeline-model-parallel-size 3 --num-layers 4",
+        "--pipeline-model-parallel-size 3 does not divide the world size 4. Try 1, 2",
+    ),
+    (
+        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --num-layers 4",
+        "--tensor-model-parallel-size 2 x --pipeline-model-parallel-size 4 does not divide the world size 4. "
+        "Try --pipeline-model-parallel-size 1 or 2.",
+    ),
+    (f"{PP} --global-batch-size 6", "--micro-batch-size 2 x data-parallel size 2. Try 4 or 8."),
+    (f"{PP} {V} --num-layers-per-virtual-pipeline-stage 1", "both say how many stages a rank has. Give one."),
+    (f"{PP} {V} --pipeline-model-parallel-layout Et|tL", "both say how many stages a rank has. Give one."),
+    (
+        f"{PP} --pipeline-model-parallel-layout Et|tL --decoder-first-pipeline-num-layers 1",
+        "--decoder-first-pipeline-num-layers does not go with --pipeline-model-parallel-layout, which says where",
+    ),
+    (
+        f"{PP} --decoder-first-pipeline-num-layers 1 {ACCOUNT}",
+        f"{ACCOUNT.replace(' ', ' and ')} do not go with --decoder-first-pipeline-num-layers. Give one",
+    ),
+    (
+        f"{PP} --decoder-last-pipeline-num-layers 1 --num-layers-per-virtual-pipeline-stage 1",
+        "does not go with --decoder-last-pipeline-num-layers. Use --num-virtual-stages-per-pipeline-rank.",
+    ),
+    (f"{PP} {V} --pipeline-schedule zb-v", "zb-v, which has two stages on each rank. Leave it out."),
+    (f"{V}", f"{V[:-2]} asks for 2 stages a rank, but one rank alone has nobody to take turns with."),
+    (f"{PP} --num-layers 4 {V} --pipeline-schedule 1f1b", "but --pipeline-schedule 1f1b has one. Try --pipeline-sche"),
+    (f"{PP} --pipeline-schedule interleaved", "interleaved needs several stages a rank. Try --num-virtual-stages-per"),
+    (f"{PP} {GROUP} 2", f"{GROUP} 2 needs several stages a rank."),
+    (f"{PP} --num-layers 4 {V} {GROUP} 1", f"{GROUP} 1 is less than --pipeline-model-parallel-size 2"),
+    (f"{PP} --num-layers 1", "--pipeline-model-parallel-size 2 are more stages than --num-layers 1."),
+    (f"{PP} --pipeline-model-parallel-layout E|t|tL", "no multiple of --pipeline-model-parallel-size 2"),
+    ("--decoder-last-pipeline-num-layers 1", "that leaves 1 of --num-layers 2 for 0 other pipeline ranks. Try"),
+    ("--pipeline-trace nowhere/trace.json", "--pipeline-trace nowhere/trace.json: there is no folder nowhere."),
     ("--tensor-model-parallel-size 4 --num-attention-heads 6 --hidden-size 60", "Try 4 or 8 heads."),
     ("--group-query-attention --num-query-groups 3", "--num-query-groups 3. Try 1, 2 or 4."),
     (
