@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from megalite.schedule.action import COMPUTE, Action, Op, Program
 
+Key = tuple[Op, int, int]
+"""An action as a plain tuple, which equals it and is made faster."""
+
 Cost = Mapping[Op, float] | Callable[[Action], float]
 COST: dict[Op, float] = {Op.F: 1, Op.B: 2, Op.I: 1, Op.W: 1}
 """Time of each action; a backward has twice the matrix products of its forward. Communication costs nothing."""
@@ -37,22 +40,19 @@ def ranks_of_stages(schedule: list[Program]) -> dict[int, int]:
 
 def check_complete(schedule: list[Program], *, num_stages: int, num_micro_batches: int, training: bool = True) -> None:
     """ValueError unless each micro-batch passes each stage once: forward, and in training backward, whole or split."""
+    place = ranks_of_stages(schedule)
     counts = Counter(action for program in schedule for action in program)
     twice = [str(action) for action, count in counts.items() if count > 1]
+    strange = [str(a) for a in counts if not (a.stage < num_stages and a.microbatch < num_micro_batches)]
+    strange += [f"{a} on rank {r}" for r, program in enumerate(schedule) for a in program if place[a.stage] != r]
     missing = []
+    known: set[Key] = {*counts}
     for stage in range(num_stages):
         for microbatch in range(num_micro_batches):
-            f, b, i, w = (Action(op, stage, microbatch) for op in COMPUTE)
-            missing += [str(f)] if f not in counts else []
-            whole, split = b in counts, i in counts and w in counts
-            if training and not (whole or split):
-                missing.append(str(b))
-            twice += [f"{b} beside {i} or {w}"] if whole and (i in counts or w in counts) else []
-    strange = [str(a) for a in counts if not (a.stage < num_stages and a.microbatch < num_micro_batches)]
-    place = ranks_of_stages(schedule)
-    strange += [
-        f"{a} on rank {rank}" for rank, program in enumerate(schedule) for a in program if place[a.stage] != rank
-    ]
+            f, b, i, w = ((op, stage, microbatch) in known for op in COMPUTE)
+            missing += [] if f else [f"F{stage}.{microbatch}"]
+            missing += [] if not training or b or (i and w) else [f"B{stage}.{microbatch}"]
+            twice += [f"B{stage}.{microbatch} beside I or W"] if b and (i or w) else []
     if twice or missing or strange:
         raise ValueError(
             f"The schedule does twice: {_few(twice)}; leaves out: {_few(missing)}; does not know: {_few(strange)}."
@@ -70,15 +70,16 @@ def check_pairs(programs: list[Program]) -> None:
     for rank, program in enumerate(programs):
         for action in program:
             if action.op in PEER:
-                other = place.get(_peer(action).stage, rank)
+                _, stage, _ = _peer(action)
+                other = place.get(stage, rank)
                 if other == rank:
-                    raise ValueError(f"Rank {rank} has {action}, but no other rank holds stage {_peer(action).stage}.")
+                    raise ValueError(f"Rank {rank} has {action}, but no other rank holds stage {stage}.")
                 seen[rank, other].append(action)
     for (rank, other), messages in seen.items():
         theirs = [_peer(action) for action in seen.get((other, rank), [])]
         if messages != theirs:
             number = next((n for n, (a, b) in enumerate(zip(messages, theirs, strict=False)) if a != b), len(theirs))
-            awaited = theirs[number] if number < len(theirs) else "nothing"
+            awaited = Action(*theirs[number]) if number < len(theirs) else "nothing"
             raise ValueError(
                 f"Ranks {rank} and {other} do not see their messages in one order: "
                 f"number {number} is {messages[number]} on rank {rank}, where rank {other} waits for {awaited}."
@@ -120,7 +121,7 @@ def _peak(program: Program, steps: Mapping[Op, int]) -> int:
 class _Rules:
     """What must have ended before an action may begin."""
 
-    known: frozenset[Action]
+    known: frozenset[Key]
     place: dict[int, int]
     lowered: bool
     """What another rank makes arrives by a message."""
@@ -132,56 +133,55 @@ class _Rules:
         known = frozenset(action for program in schedule for action in program)
         return cls(known=known, place=ranks_of_stages(schedule), lowered=lowered, rendezvous=rendezvous)
 
-    def needs(self, action: Action) -> tuple[Action, ...]:
+    def needs(self, action: Action) -> tuple[Key, ...]:
         op, stage, microbatch = action
         match op:
             case Op.F:
-                return self._arrival(Action(Op.F, stage - 1, microbatch), Op.RECV_F, stage) if stage else ()
+                return self._arrival((Op.F, stage - 1, microbatch), Op.RECV_F, stage) if stage else ()
             case Op.B | Op.I:
-                here = Action(Op.F, stage, microbatch)
+                here = (Op.F, stage, microbatch)
                 if stage == len(self.place) - 1:
                     return (here,)
                 return (here, *self._arrival(self._backward(stage + 1, microbatch), Op.RECV_B, stage))
             case Op.W:
-                return (Action(Op.I, stage, microbatch),)
+                return ((Op.I, stage, microbatch),)
             case Op.SEND_F | Op.SEND_B:
-                made = Action(Op.F, stage, microbatch) if op is Op.SEND_F else self._backward(stage, microbatch)
+                made = (Op.F, stage, microbatch) if op is Op.SEND_F else self._backward(stage, microbatch)
                 return (made, _peer(action)) if self.rendezvous else (made,)
             case _:
                 return ()
 
-    def _arrival(self, made: Action, receive: Op, stage: int) -> tuple[Action, ...]:
-        if not self.lowered or self.place.get(made.stage) == self.place[stage]:
+    def _arrival(self, made: Key, receive: Op, stage: int) -> tuple[Key, ...]:
+        if not self.lowered or self.place.get(made[1]) == self.place[stage]:
             return (made,)
-        received = Action(receive, stage, made.microbatch)
+        received = (receive, stage, made[2])
         return received, _peer(received)
 
-    def _backward(self, stage: int, microbatch: int) -> Action:
-        split = Action(Op.I, stage, microbatch)
-        return split if split in self.known else Action(Op.B, stage, microbatch)
+    def _backward(self, stage: int, microbatch: int) -> Key:
+        split = (Op.I, stage, microbatch)
+        return split if split in self.known else (Op.B, stage, microbatch)
 
 
 def _run(schedule: list[Program], cost: Cost, rules: _Rules) -> Timeline:
     takes = cost if callable(cost) else lambda action: cost[action.op]
     begins: dict[Action, float] = {}
-    ends: dict[Action, float] = {}
+    ends: dict[Key, float] = {}
     free, busy, done = [0.0] * len(schedule), [0.0] * len(schedule), [0] * len(schedule)
-    waiting: dict[Action, list[int]] = defaultdict(list)
+    waiting: dict[Key, list[int]] = defaultdict(list)
     awake = deque(range(len(schedule)))
     while awake:
         rank = awake.popleft()
         program = schedule[rank]
         while done[rank] < len(program):
             action = program[done[rank]]
-            begin = free[rank]
-            absent = None
+            begin, absent = free[rank], None
             for need in rules.needs(action):
                 end = ends.get(need)
                 if end is None:
                     absent = need
-                elif end > begin:
-                    begin = end
-            if absent is not None:
+                    break
+                begin = max(begin, end)
+            if absent:
                 waiting[absent].append(rank)
                 break
             time = takes(action) if action.op in COMPUTE else 0
@@ -192,16 +192,17 @@ def _run(schedule: list[Program], cost: Cost, rules: _Rules) -> Timeline:
             if action in waiting:
                 awake.extend(waiting.pop(action))
     if waiting:
-        waits = sorted((rank, need) for need, ranks in waiting.items() for rank in ranks)
+        waits = sorted((rank, Action(*need)) for need, ranks in waiting.items() for rank in ranks)
         told = [f"rank {rank} waits with {schedule[rank][done[rank]]} for {need}" for rank, need in waits]
         raise ValueError(f"The schedule is stuck: {'; '.join(told)}.")
-    return Timeline(begins=begins, ends=ends, length=max(free), busy=tuple(busy))
+    return Timeline(begins=begins, ends={a: ends[a] for a in begins}, length=max(free), busy=tuple(busy))
 
 
-def _peer(action: Action) -> Action:
+def _peer(action: Key) -> Key:
     """The other end of a message."""
-    op, step = PEER[action.op]
-    return Action(op, action.stage + step, action.microbatch)
+    op, stage, microbatch = action
+    other, step = PEER[op]
+    return other, stage + step, microbatch
 
 
 def _few(things: list[str]) -> list[str]:
