@@ -10,9 +10,13 @@ from megalite.shard import Init, replicated
 class Norm(nn.Module):
     """A weight for each of `width` channels, 1 at first; kept as the distance from `origin`, which is 0 or 1.
 
+    A norm that `shifts` has a bias for each channel too, 0 at first.
     `sum_grad_over_tp`: each tp rank sees only a part of what is normalised (some rows, or some heads).
     The result has the dtype of the weight, whatever x has.
     """
+
+    weight: nn.Parameter
+    shifts = False
 
     def __init__(
         self,
@@ -26,9 +30,12 @@ class Norm(nn.Module):
     ) -> None:
         super().__init__()
         self.eps, self.origin = eps, origin
-        self.weight = nn.Parameter(torch.empty(width, dtype=dtype, device=device))
-        init = Init(constant=1.0 - origin)
-        self.shard_specs = {"weight": replicated((width,), init=init, sum_grad_over_tp=sum_grad_over_tp)}
+        starts = {"weight": Init(constant=1.0 - origin)} | ({"bias": Init()} if self.shifts else {})
+        for name in starts:
+            self.register_parameter(name, nn.Parameter(torch.empty(width, dtype=dtype, device=device)))
+        self.shard_specs = {
+            name: replicated((width,), init=init, sum_grad_over_tp=sum_grad_over_tp) for name, init in starts.items()
+        }
 
     def gain(self, x: Tensor) -> Tensor:
         """What the normalised x is multiplied by, in its dtype."""
@@ -46,19 +53,8 @@ class RMSNorm(Norm):
 class LayerNorm(Norm):
     """(x - mean(x)) / std(x) * weight + bias (Ba et al. 2016)."""
 
-    def __init__(
-        self,
-        width: int,
-        *,
-        eps: float,
-        origin: float,
-        sum_grad_over_tp: bool,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        super().__init__(width, eps=eps, origin=origin, sum_grad_over_tp=sum_grad_over_tp, dtype=dtype, device=device)
-        self.bias = nn.Parameter(torch.empty(width, dtype=dtype, device=device))
-        self.shard_specs["bias"] = replicated((width,), init=Init(), sum_grad_over_tp=sum_grad_over_tp)
+    bias: nn.Parameter
+    shifts = True
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.layer_norm(x, self.weight.shape, self.gain(x), self.bias.to(x.dtype), self.eps)

@@ -12,14 +12,14 @@ from megalite.train.resume import Progress
 Chore = Callable[[Progress], object]
 
 
+def falls_on(interval: int | None, progress: Progress) -> bool:
+    """Whether it is the turn of what is done every so many iterations; None: never."""
+    return interval is not None and progress.iteration % interval == 0
+
+
 def every(interval: int, do: Chore) -> Chore:
-    """The chore, every so many iterations."""
-
-    def chore(progress: Progress) -> None:
-        if progress.iteration % interval == 0:
-            do(progress)
-
-    return chore
+    """The chore, when it is its turn."""
+    return lambda progress: falls_on(interval, progress) and do(progress)
 
 
 def chores(settings: Train, engine: Engine) -> Iterator[Chore]:

@@ -11,7 +11,7 @@ from megalite.data.batch import Dataset, MicroBatch, micro_batches
 from megalite.data.splits import Datasets
 from megalite.observe.record import EvaluationRecord, Sink
 from megalite.train.build import Engine
-from megalite.train.chores import Chore
+from megalite.train.chores import Chore, falls_on
 from megalite.train.meter import Meter
 from megalite.train.resume import Progress
 from megalite.train.step import StepResult, evaluate, train_step
@@ -58,11 +58,6 @@ def train(session: Session, progress: Progress) -> None:
             return
     _evaluate(session, progress, "validation")
     _evaluate(session, progress, "test")
-
-
-def falls_on(interval: int | None, progress: Progress) -> bool:
-    """Whether it is the turn of what is done every so many iterations."""
-    return interval is not None and progress.iteration % interval == 0
 
 
 def _iteration(session: Session, progress: Progress) -> StepResult | None:

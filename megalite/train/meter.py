@@ -9,6 +9,7 @@ from megalite.device import peak_memory, synchronize
 from megalite.observe.memory import peak_resident_bytes
 from megalite.observe.record import Sink, TrainRecord
 from megalite.train.build import Engine
+from megalite.train.chores import falls_on
 from megalite.train.resume import Progress
 from megalite.train.step import StepResult
 
@@ -47,7 +48,7 @@ class Meter:
             self.result = result
             self.losses.append(result.loss)
             self.samples += size
-        if progress.iteration % self.interval == 0 or progress.iteration == self.last:
+        if falls_on(self.interval, progress) or progress.iteration == self.last:
             self._report(progress, size)
             self.losses, self.iterations, self.samples = [], 0, 0
             self.started = time.perf_counter()
@@ -60,12 +61,13 @@ class Meter:
 
     def _report(self, progress: Progress, size: int) -> None:
         engine, result = self.engine, self.result
+        times = engine.timers.take(self.iterations)
         if result is None or not self.losses:
             self.logger.note(f"step {progress.iteration}/{self.last} | skipped {progress.skipped}")
             return
         synchronize(engine.mesh.device)
         seconds = time.perf_counter() - self.started
-        ranks = all_gather_object(engine.timers.take(self.iterations), engine.mesh.world) if engine.timers.level else []
+        ranks = all_gather_object(times, engine.mesh.world) if engine.timers.level else []
         record = TrainRecord(
             iteration=progress.iteration,
             train_iters=self.last,

@@ -41,19 +41,17 @@ def test_it_goes_on_where_it_was():
 
 
 @pytest.mark.parametrize(("micro_batch_size", "dp_size"), list(product([1, 2, 4], [1, 2])))
-def test_a_global_batch_is_the_same_in_every_layout_and_may_span_two_rounds(micro_batch_size, dp_size):
-    found = [
-        int(sample)
-        for rank in range(dp_size)
-        for batch in micro_batches(
+def test_blocks_of_the_order_are_dealt_to_the_ranks_in_turn_and_a_batch_may_span_two_rounds(micro_batch_size, dp_size):
+    order, block = drawn(8, 16), micro_batch_size * dp_size
+    for rank in range(dp_size):
+        found = micro_batches(
             Cyclic(Numbers()),
             8,
             micro_batch_size=micro_batch_size,
-            num_micro_batches=8 // (micro_batch_size * dp_size),
+            num_micro_batches=8 // block,
             dp_rank=rank,
             dp_size=dp_size,
             device=torch.device("cpu"),
         )
-        for sample in batch.tokens[:, 0]
-    ]
-    assert sorted(found) == sorted(drawn(8, 16))
+        mine = slice(rank * micro_batch_size, (rank + 1) * micro_batch_size)
+        assert [b.tokens[:, 0].tolist() for b in found] == [order[at : at + block][mine] for at in range(0, 8, block)]

@@ -6,6 +6,7 @@ import math
 import re
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from megalite.grid import Grid
+from megalite.mesh import build_mesh
 from megalite.observe import jsonl
 from megalite.observe.console import CLEAR, Console
 from megalite.observe.jsonl import Jsonl
@@ -22,6 +25,9 @@ from megalite.observe.record import EvaluationRecord, Logger, Sink, TrainRecord
 from megalite.observe.tensorboard import TensorBoard, evaluation_scalars, train_scalars
 from megalite.observe.timers import Timers
 from megalite.observe.wandb import WeightsAndBiases
+from megalite.train.meter import Meter
+from megalite.train.resume import Progress
+from megalite.train.step import StepResult
 
 
 def record(**changes: Any) -> TrainRecord:
@@ -204,6 +210,27 @@ def test_what_is_rarer_than_iterations_is_told_each_time() -> None:
     with timers("save-checkpoint"):
         time.sleep(0.005)
     assert timers.take(100)["save-checkpoint"] >= 0.005
+
+
+def test_a_report_tells_of_its_own_iterations_only() -> None:
+    told: list[TrainRecord | str] = []
+    sink = Sink()
+    sink.train, sink.note = told.append, told.append  # type: ignore[method-assign]
+    grid = Grid(sizes={"tp": 1, "dp": 1})
+    mesh = build_mesh(grid, rank=0, device=torch.device("cpu"), timeout=timedelta(minutes=1))
+    engine: Any = SimpleNamespace(timers=Timers(1, mesh.device), mesh=mesh)
+    meter = Meter(engine=engine, logger=sink, interval=2, seq_length=8, flops_per_sample=1, statistics={})
+    progress = Progress()
+    meter.start(progress, 4)
+    result = StepResult(loss=3.0, grad_norm=1.0, learning_rate=0.1)
+    for span, stepped in (("evaluate", None), ("evaluate", None), ("optimizer", result), ("forward-backward", None)):
+        with engine.timers(span):
+            progress.count(4, skipped=stepped is None)
+        meter.step(stepped, progress)
+    skipped, report = told
+    assert skipped == "step 2/4 | skipped 2"
+    assert isinstance(report, TrainRecord) and (report.iteration, report.skipped, report.lm_loss) == (4, 3, 3.0)
+    assert set(report.times) == {"optimizer", "forward-backward"}
 
 
 def test_logger_hands_on_everything() -> None:
