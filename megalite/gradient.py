@@ -1,6 +1,8 @@
 """The one way in for gradients: into a parameter's `main_grad`, a view of its contiguous buffer."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +56,42 @@ class MainGrad:
     def _written(self) -> None:
         self.fresh = False
         self.on_write()
+
+
+class WeightGrads:
+    """When linears compute the gradients of their weights: at once in a whole backward, later in a split one.
+
+    Nobody waits for these gradients, so a pipeline schedule may put them where a rank would be idle (Qi et al. 2023,
+    Zero Bubble Pipeline Parallelism).
+    """
+
+    def __init__(self) -> None:
+        self._open: list[Callable[[], None]] | None = None
+        self._kept: deque[list[Callable[[], None]]] = deque()
+
+    @property
+    def at_once(self) -> bool:
+        return self._open is None
+
+    def add(self, compute: Callable[[], None]) -> None:
+        """Compute now, or keep for `compute_kept`."""
+        if self._open is None:
+            compute()
+        else:
+            self._open.append(compute)
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Keep, as one batch, what is added while the context lasts."""
+        self._open = []
+        yield
+        self._kept.append(self._open)
+        self._open = None
+
+    def compute_kept(self) -> None:
+        """Compute the batch that has been kept for longest."""
+        for compute in self._kept.popleft():
+            compute()
 
 
 def attach(parameter: nn.Parameter, main_grad: MainGrad) -> None:

@@ -26,20 +26,10 @@ class Group:
     def size(self) -> int:
         return len(self.ranks)
 
-    @property
-    def next(self) -> int:
-        """The global rank after this one, around the ring."""
-        return self.ranks[(self.rank + 1) % self.size]
-
-    @property
-    def prev(self) -> int:
-        """The global rank before this one, around the ring."""
-        return self.ranks[(self.rank - 1) % self.size]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelMesh:
-    """The groups of one rank. `model` is tp x pp: the ranks that together hold one replica of the model."""
+    """The groups of one rank."""
 
     grid: Grid
     rank: int
@@ -47,7 +37,10 @@ class ParallelMesh:
     tp: Group
     dp: Group
     pp: Group
+    ends: Group
+    """The first and the last rank of pp; a rank between them is a group of its own."""
     model: Group
+    """tp x pp: the ranks that together hold one replica of the model."""
     world: Group
 
 
@@ -58,20 +51,25 @@ def build_mesh(grid: Grid, *, rank: int, device: torch.device, timeout: datetime
     """
 
     def group(name: str, *axes: str) -> Group:
-        ranks = grid.ranks(rank, *axes)
+        return joined(name, grid.ranks(rank, *axes))
+
+    def joined(name: str, ranks: tuple[int, ...]) -> Group:
         # Only members take part, so that several meshes can live side by side in a larger job.
         handle = None
         if len(ranks) > 1:
             handle = dist.new_group(list(ranks), timeout=timeout, use_local_synchronization=True)
         return Group(name=name, ranks=ranks, rank=ranks.index(rank), handle=handle)
 
+    pp = group("pp", "pp")
+    at_an_end = pp.size > 1 and pp.rank in (0, pp.size - 1)
     return ParallelMesh(
         grid=grid,
         rank=rank,
         device=device,
         tp=group("tp", "tp"),
         dp=group("dp", "dp"),
-        pp=group("pp", "pp"),
+        pp=pp,
+        ends=joined("ends", (pp.ranks[0], pp.ranks[-1]) if at_an_end else (rank,)),
         model=group("model", "tp", "pp"),
         world=group("world", *grid.order),
     )

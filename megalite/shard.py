@@ -3,7 +3,7 @@
 Initialisation, gradient finalisation, the gradient norm and checkpoints all read this record and nothing else.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -41,6 +41,8 @@ class ShardSpec:
     split: tuple[int, int] = (0, 0)
     sum_grad_over_tp: bool = False
     """Each tp rank holds a replica but saw only its part of the sequence: gradients must be summed over tp."""
+    sum_grad_over_ends: bool = False
+    """The first and the last pipeline rank hold a copy each, for the embedding and for the head that is tied to it."""
 
     @property
     def box(self) -> Box:
@@ -87,3 +89,13 @@ def parameters_with_specs(module: nn.Module) -> Iterator[tuple[str, nn.Parameter
             yield f"{prefix}.{attribute}" if prefix else attribute, parameter, spec
     unstated = [name for name, parameter in module.named_parameters() if id(parameter) not in seen]
     assert not unstated, f"parameters without a ShardSpec: {unstated}"
+
+
+def parameters_by_stage(stages: Mapping[int, nn.Module]) -> dict[int, list[tuple[str, nn.Parameter, ShardSpec]]]:
+    """The parameters of each stage; one that several stages share is the first's."""
+    seen: set[int] = set()
+    found = {}
+    for stage, module in sorted(stages.items()):
+        found[stage] = [entry for entry in parameters_with_specs(module) if id(entry[1]) not in seen]
+        seen |= {id(parameter) for _, parameter, _ in found[stage]}
+    return found

@@ -23,7 +23,6 @@ import torch.distributed as dist
 from megalite.grid import Grid
 from megalite.mesh import build_mesh, stop
 
-RANKS = 4
 SECONDS = 240
 TIMEOUT = timedelta(seconds=SECONDS)
 CPU = torch.device("cpu")
@@ -45,7 +44,7 @@ def _serve(rank: int, commands: Connection) -> None:
 
 
 class Pool:
-    """Starts its ranks at the first call."""
+    """Starts a rank when the first call needs it."""
 
     def __init__(self) -> None:
         self._processes: list[BaseProcess] = []
@@ -53,9 +52,9 @@ class Pool:
         self._folder = Path(tempfile.mkdtemp(prefix="megalite-pool-"))
         self._calls = 0
 
-    def _start(self) -> None:
+    def _start(self, ranks: int) -> None:
         context = multiprocessing.get_context("spawn")
-        for rank in range(RANKS):
+        for rank in range(len(self._processes), ranks):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(rank, theirs), daemon=True)
             process.start()
@@ -72,8 +71,7 @@ class Pool:
         """Call the function on the grid's ranks; a grid of one rank runs in this process."""
         if grid.world_size == 1:
             return [function(build_mesh(grid, rank=0, device=CPU, timeout=TIMEOUT), *arguments)]
-        if not self._processes:
-            self._start()
+        self._start(grid.world_size)
         pipes = self._pipes[: grid.world_size]
         self._calls += 1
         for pipe in pipes:

@@ -62,6 +62,7 @@ def main() -> None:
         eod=tokenizer.eod,
         seed=args.seed,
         limit=opened.max_positions,
+        device=device,
     ):
         ids = [*ids, token]
         text = tokenizer.decode(ids)

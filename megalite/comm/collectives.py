@@ -24,11 +24,13 @@ class PeerLost(ConnectionError):
 
 
 @contextmanager
-def _among(group: Group) -> Iterator[None]:
+def among(group: Group) -> Iterator[None]:
+    """Say of a failure which ranks it happened among."""
     try:
         yield
     except RuntimeError as error:
-        raise PeerLost(f"a collective of group {group.name}, ranks {list(group.ranks)}, failed: {error}") from error
+        words = f"a communication of group {group.name}, ranks {list(group.ranks)}, failed"
+        raise PeerLost(f"{words}: {error}") from error
 
 
 class Pending:
@@ -37,9 +39,14 @@ class Pending:
     def __init__(self, tensor: Tensor, work: dist.Work | None = None, group: Group | None = None) -> None:
         self._tensor, self._work, self._group = tensor, work, group
 
+    @property
+    def is_done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._work is None or self._work.is_completed()
+
     def wait(self) -> Tensor:
         if self._work is not None and self._group is not None:
-            with _among(self._group):
+            with among(self._group):
                 self._work.wait()
             self._work = None
         return self._tensor
@@ -50,7 +57,7 @@ def start_all_reduce(x: Tensor, group: Group, op: str = "sum") -> Pending:
     if group.size == 1:
         return Pending(x)
     group.traffic.add("all_reduce", x.numel() * x.element_size())
-    with _among(group):
+    with among(group):
         return Pending(x, dist.all_reduce(x, _OPS[op], group=group.handle, async_op=True), group)
 
 
@@ -83,7 +90,7 @@ def start_all_gather(x: Tensor, group: Group) -> Pending:
         return Pending(x)
     out = x.new_empty(group.size * x.shape[0], *x.shape[1:])
     group.traffic.add("all_gather", out.numel() * out.element_size())
-    with _among(group):
+    with among(group):
         return Pending(out, _all_gather(out, x.contiguous(), group=group.handle, async_op=True), group)
 
 
@@ -93,7 +100,7 @@ def start_reduce_scatter(x: Tensor, group: Group) -> Pending:
         return Pending(x)
     out = x.new_empty(x.shape[0] // group.size, *x.shape[1:])
     group.traffic.add("reduce_scatter", x.numel() * x.element_size())
-    with _among(group):
+    with among(group):
         return Pending(out, _reduce_scatter(out, x.contiguous(), group=group.handle, async_op=True), group)
 
 
@@ -112,7 +119,7 @@ def all_gather_object(value: Any, group: Group) -> list[Any]:
     if group.size == 1:
         return [value]
     values: list[Any] = [None] * group.size
-    with _among(group):
+    with among(group):
         dist.all_gather_object(values, value, group=group.handle)
     return values
 

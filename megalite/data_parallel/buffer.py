@@ -8,7 +8,7 @@ parameters are sorted into segments that the optimizer and the norm treat alike,
 vectors instead of hundreds of small ones. The layout depends on names and shapes only: all dp ranks share it.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -17,17 +17,24 @@ from torch import Tensor, nn
 
 from megalite.comm.collectives import Pending
 from megalite.gradient import MainGrad, attach, main_dtype
-from megalite.mesh import Group
+from megalite.mesh import Group, ParallelMesh
 from megalite.shard import Shard, ShardSpec
+
+Entry = tuple[str, nn.Parameter, ShardSpec]
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Kind:
-    """What distinguishes one segment from another: whether its elements decay, are replicas, owe a sum over tp."""
+    """What distinguishes one segment from another: whether its elements decay, are replicas, which sums they owe."""
 
     decayed: bool
     replicated: bool
     owes_tp: bool
+    owes_ends: bool
+
+    def counts(self, mesh: ParallelMesh) -> bool:
+        """Whether this rank counts its elements, so that the ranks of a model count each logical element once."""
+        return (mesh.tp.rank == 0 or not self.replicated) and (mesh.ends.rank == 0 or not self.owes_ends)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +63,10 @@ class Slot:
 class Bucket:
     """A range of the flat buffer that is reduced in one collective, once all its parameters are ready."""
 
-    def __init__(self, slots: list[Slot], *, by_readiness: bool) -> None:
+    def __init__(self, slots: list[Slot], *, stage: int, by_readiness: bool) -> None:
         self.range = slice(slots[0].range.start, slots[-1].range.stop)
         self.size = len(slots)
+        self.stage = stage
         self.by_readiness = by_readiness
         """False for a tied weight: it is written twice in a backward, so only the flush knows that it is finished."""
         self.waiting = 0
@@ -66,15 +74,16 @@ class Bucket:
 
 
 class GradBuffer:
-    """The parameters of the chunks of one rank and their main grads.
+    """The parameters of the stages of one rank and their main grads.
 
-    A step is: micro-batches whose backward writes main grads; `expect_last()` before the final backward, from which on
-    buckets start to travel in index order as they fill, where `overlap`; `finish()` which sends the rest and waits.
+    A step is: micro-batches whose backward writes main grads; `expect_last(stage)` before the final backward of a
+    stage, from which on its buckets start to travel as they fill, where `overlap`; `flush(stage)` behind it, which
+    closes the stage; `finish()`, which sends the rest and waits.
     """
 
     def __init__(
         self,
-        parameters: Iterable[tuple[str, nn.Parameter, ShardSpec]],
+        stages: Mapping[int, Sequence[Entry]],
         *,
         decays: Callable[[str, ShardSpec], bool],
         tied: frozenset[str],
@@ -82,22 +91,26 @@ class GradBuffer:
         bucket_size: int | None,
         overlap: bool,
         start_sum: Callable[[Tensor, Group], Pending],
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.dp, self.overlap, self.start_sum = dp, overlap, start_sum
-        plan = _plan(list(parameters), decays=decays, tied=tied, bucket_size=bucket_size)
-        self.slots = [slot for slots in plan for slot in slots]
-        self.buckets = [Bucket(slots, by_readiness=slots[0].name not in tied) for slots in plan]
+        plan = _plan(stages, decays=decays, tied=tied, bucket_size=bucket_size)
+        self.slots = [slot for _, slots in plan for slot in slots]
+        self.buckets = [Bucket(slots, stage=stage, by_readiness=slots[0].name not in tied) for stage, slots in plan]
         self.segments = [
             Segment(kind=key, range=slice(run[0].range.start, run[-1].range.stop))
-            for slots in plan
+            for _, slots in plan
             for key, run in ((key, list(group)) for key, group in groupby(slots, lambda slot: slot.kind))
         ]
-        first, size = self.slots[0].parameter, self.slots[-1].range.stop
-        self.params = torch.empty(size, dtype=first.dtype, device=first.device)
-        self.grads = torch.zeros(size, dtype=main_dtype(first.dtype), device=first.device)
-        self._main_grads: list[MainGrad] = []
-        self._armed, self._next = False, 0
-        for bucket, slots in zip(self.buckets, plan, strict=True):
+        size = sum(slot.parameter.numel() for slot in self.slots)
+        self.params = torch.empty(size, dtype=dtype, device=device)
+        self.grads = torch.zeros(size, dtype=main_dtype(dtype), device=device)
+        self._main_grads: dict[int, list[MainGrad]] = {stage: [] for stage in stages}
+        self._armed: set[int] = set()
+        self._closed: set[int] = set()
+        self._next = 0
+        for bucket, (_, slots) in zip(self.buckets, plan, strict=True):
             for slot in slots:
                 self._adopt(slot, bucket)
 
@@ -108,77 +121,95 @@ class GradBuffer:
         slot.parameter.data = view
         main_grad = MainGrad(self.grads[slot.range].view(shape), lambda: self._ready(bucket))
         attach(slot.parameter, main_grad)
-        self._main_grads.append(main_grad)
+        self._main_grads[bucket.stage].append(main_grad)
 
     def shards(self) -> Iterator[Shard]:
         """The logical tensors of a checkpoint."""
         for slot in self.slots:
             yield slot.shard(slot.name, self.params)
 
-    def expect_last(self) -> None:
-        """From here on, each write is its parameter's last of this step."""
-        self._armed = self.overlap
-        for bucket in self.buckets:
-            bucket.waiting = bucket.size
+    def expect_last(self, stage: int) -> None:
+        """From here on, each write to a parameter of the stage is its last of this step."""
+        if self.overlap:
+            self._armed.add(stage)
+            for bucket in self.buckets:
+                bucket.waiting = bucket.size if bucket.stage == stage else bucket.waiting
 
     def _ready(self, bucket: Bucket) -> None:
-        if not self._armed:
-            return
-        bucket.waiting -= 1
-        while self._next < len(self.buckets) and self._full(self.buckets[self._next]):
+        if bucket.stage in self._armed:
+            bucket.waiting -= 1
             self._launch()
+
+    def flush(self, stage: int) -> None:
+        """Nothing more is written to the stage's parameters in this step; one without a write has gradient zero."""
+        for main_grad in self._main_grads[stage]:
+            main_grad.close()
+        self._closed.add(stage)
+        self._launch()
 
     def _full(self, bucket: Bucket) -> bool:
-        return bucket.by_readiness and bucket.waiting == 0
+        filled = bucket.stage in self._armed and bucket.by_readiness and bucket.waiting == 0
+        return filled or bucket.stage in self._closed
 
     def _launch(self) -> None:
-        """Send the next bucket. Never out of turn: all dp ranks must start the same collectives in the same order."""
-        bucket = self.buckets[self._next]
-        bucket.pending = self.start_sum(self.grads[bucket.range], self.dp)
-        self._next += 1
+        """Send the buckets whose turn it is. All dp ranks must start the same collectives in the same order."""
+        while self._next < len(self.buckets) and self._full(bucket := self.buckets[self._next]):
+            bucket.pending = self.start_sum(self.grads[bucket.range], self.dp)
+            self._next += 1
 
     def finish(self) -> None:
-        """Send what has not been sent and wait for all: afterwards main grads hold the sum over dp."""
-        for main_grad in self._main_grads:
-            main_grad.close()
-        while self._next < len(self.buckets):
-            self._launch()
+        """Wait for all, once every stage is flushed: afterwards main grads hold the sum over dp."""
+        assert self._next == len(self.buckets), "a stage was not flushed"
         for bucket in self.buckets:
             assert bucket.pending is not None
             bucket.pending.wait()
             bucket.pending = None
-        self._armed, self._next = False, 0
+        self._armed, self._closed, self._next = set(), set(), 0
 
 
 def _plan(
-    parameters: list[tuple[str, nn.Parameter, ShardSpec]],
+    stages: Mapping[int, Sequence[Entry]],
     *,
     decays: Callable[[str, ShardSpec], bool],
     tied: frozenset[str],
     bucket_size: int | None,
-) -> list[list[Slot]]:
-    """The slots of each bucket. A bucket closes once it holds at least `bucket_size` elements; None is one bucket."""
-    buckets: list[list[tuple[str, nn.Parameter, ShardSpec]]] = [[]]
-    held = 0
-    for entry in reversed([entry for entry in parameters if entry[0] not in tied]):
-        if bucket_size is not None and held >= bucket_size:
-            buckets.append([])
-            held = 0
-        buckets[-1].append(entry)
-        held += entry[1].numel()
-    buckets += [[entry] for entry in parameters if entry[0] in tied]
+) -> list[tuple[int, list[Slot]]]:
+    """The stage and the slots of each bucket: later stages first, as backward passes finish them, tied weights last."""
+    buckets: list[tuple[int, list[Entry]]] = []
+    for stage, entries in sorted(stages.items(), reverse=True):
+        untied = [entry for entry in reversed(entries) if entry[0] not in tied]
+        buckets += [(stage, bucket) for bucket in _cut(untied, bucket_size)]
+    buckets += [(stage, [entry]) for stage, entries in stages.items() for entry in entries if entry[0] in tied]
 
     plan, offset = [], 0
-    for bucket in buckets:
+    for stage, bucket in buckets:
         slots = []
         for name, parameter, spec in sorted(bucket, key=lambda entry: _kind(entry[0], entry[2], decays)):
             where = slice(offset, offset + parameter.numel())
             kind = _kind(name, spec, decays)
             slots.append(Slot(name=name, parameter=parameter, spec=spec, kind=kind, range=where))
             offset = where.stop
-        plan.append(slots)
+        plan.append((stage, slots))
     return plan
 
 
+def _cut(entries: Iterable[Entry], bucket_size: int | None) -> list[list[Entry]]:
+    """The entries in buckets, of which each is closed once it holds at least `bucket_size` elements; None: in one."""
+    buckets: list[list[Entry]] = []
+    held = 0
+    for entry in entries:
+        if not buckets or (bucket_size is not None and held >= bucket_size):
+            buckets.append([])
+            held = 0
+        buckets[-1].append(entry)
+        held += entry[1].numel()
+    return buckets
+
+
 def _kind(name: str, spec: ShardSpec, decays: Callable[[str, ShardSpec], bool]) -> Kind:
-    return Kind(decayed=decays(name, spec), replicated=spec.split_dim is None, owes_tp=spec.sum_grad_over_tp)
+    return Kind(
+        decayed=decays(name, spec),
+        replicated=spec.split_dim is None,
+        owes_tp=spec.sum_grad_over_tp,
+        owes_ends=spec.sum_grad_over_ends,
+    )

@@ -57,3 +57,17 @@ class Embedding(nn.Module):
         if self.position is not None:
             x = x + self.position(context.position_ids)
         return self.dropout(x, context)
+
+
+class Continued(nn.Module):
+    """In the place of the embedding where a stage before has it: hidden [e, b, h] goes through as it is.
+
+    `word` is a copy of the embedding's matrix, held here for the head that is tied to it.
+    """
+
+    def __init__(self, word: VocabParallelEmbedding | None) -> None:
+        super().__init__()
+        self.word = word
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        return x

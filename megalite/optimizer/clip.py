@@ -16,8 +16,8 @@ def grad_norm(buffer: GradBuffer, mesh: ParallelMesh) -> float:
 
 
 def norm(vector: Tensor, buffer: GradBuffer, mesh: ParallelMesh) -> float:
-    """The L2 norm of a vector laid out like the buffer, summed in fp64. Replicas count on the first tp rank alone."""
-    mine = [s.range for s in buffer.segments if mesh.tp.rank == 0 or not s.kind.replicated]
+    """The L2 norm of a vector laid out like the buffer, summed in fp64."""
+    mine = [segment.range for segment in buffer.segments if segment.kind.counts(mesh)]
     # Chunks that stay in the cache, for torch widens a whole operand before it sums.
     chunks = [chunk for where in mine for chunk in vector[where].split(_CHUNK)]
     total = torch.zeros((), dtype=torch.float64, device=vector.device)

@@ -18,7 +18,7 @@ def num_zeros_in_grad(buffer: GradBuffer, mesh: ParallelMesh) -> int:
     """How many elements of the gradient are exactly zero; the padding of the vocabulary is none of them."""
     total = torch.zeros((), dtype=torch.int64, device=buffer.grads.device)
     for slot in buffer.slots:
-        if mesh.tp.rank == 0 or not slot.kind.replicated:
+        if slot.kind.counts(mesh):
             grad = slot.spec.view(buffer.grads[slot.range])
             total += grad.numel() - grad.count_nonzero()
     return int(all_reduce(total, mesh.model).item())

@@ -1,44 +1,96 @@
 """The one interpreter of pipeline programs. Gradient accumulation is the program of a single stage."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from megalite.pipeline_parallel.mail import Mail
 from megalite.schedule.action import Action, Op
 
 
 class Chunk(Protocol):
     """A stage held by this rank, as the executor sees it."""
 
-    def forward(self, microbatch: Any) -> Tensor:
-        """The chunk's output for one micro-batch: of the last stage, its summed loss []."""
+    def empty_input(self, microbatch: Any) -> Tensor:
+        """Memory for the input of one micro-batch, and for the gradient of its output: [e, b, h]."""
         ...
 
-    def backward(self, output: Tensor, *, final: bool) -> None:
-        """Add the gradients of one micro-batch to main grads; `final` is the step's last backward of this chunk."""
+    def forward(self, x: Tensor | None, microbatch: Any) -> Tensor:
+        """The output for one micro-batch, from the output x of the stage before: of the last stage its result."""
+        ...
+
+    def backward(self, output: GradientEdge, grad: Tensor | None, *, final: bool, split: bool) -> None:
+        """Add the gradients of one micro-batch to main grads, but keep those of weights for later where `split`.
+
+        `grad` is that of the output, None at the last stage. `final`: it is the chunk's last backward of the step.
+        """
+        ...
+
+    def weight_grads(self) -> None:
+        """Add the gradients that have been kept for longest."""
         ...
 
     def sync_grads(self) -> None:
-        """Finish the sum of main grads over dp."""
+        """The chunk's gradients are complete: sum them over dp."""
         ...
 
 
-def execute(program: Sequence[Action], chunks: dict[int, Chunk], microbatches: Sequence[Any]) -> list[Tensor]:
-    """Execute this rank's program; `chunks` is keyed by stage. Returns the loss of each micro-batch, detached."""
-    final = {action.stage: action for action in program if action.op is Op.B}
-    live: dict[tuple[int, int], Tensor] = {}
-    losses = []
+Watch = Callable[[Action], AbstractContextManager[None]]
+"""Opened around the computation of each action, its waiting excluded."""
+
+
+def unwatched(action: Action) -> AbstractContextManager[None]:
+    """Nobody looks on."""
+    return nullcontext()
+
+
+def execute(
+    program: Sequence[Action], chunks: Mapping[int, Chunk], microbatches: Sequence[Any], mail: Mail, watch: Watch
+) -> list[Tensor]:
+    """Execute this rank's program; `chunks` is keyed by stage.
+
+    Returns what the last stage gave, in the order of its forwards; of a rank without that stage, nothing.
+    """
+    final = {action.stage: action for action in program if action.op in (Op.B, Op.I, Op.W)}
+    live: dict[tuple[int, int], tuple[Tensor | None, GradientEdge]] = {}
+    results = []
     for action in program:
         chunk, key = chunks[action.stage], (action.stage, action.microbatch)
         match action.op:
+            case Op.RECV_F | Op.RECV_B:
+                mail.receive(action, chunk.empty_input(microbatches[action.microbatch]))
+            case Op.SEND_F | Op.SEND_B:
+                mail.send(action)
             case Op.F:
-                live[key] = chunk.forward(microbatches[action.microbatch])
-                losses.append(live[key].detach())
-            case Op.B:
-                chunk.backward(live.pop(key), final=final[action.stage] is action)
+                x = mail.take(action, backward=False)
+                if x is not None:
+                    x = x.detach().requires_grad_(torch.is_grad_enabled())
+                with watch(action):
+                    output = chunk.forward(x, microbatches[action.microbatch])
+                if output.requires_grad:
+                    # The edge keeps the graph, and lets the tensor go once it is sent.
+                    live[key] = x, get_gradient_edge(output)
+                if action.stage == mail.last_stage:
+                    results.append(output.detach())
+                else:
+                    mail.post(output.detach(), action, backward=False)
+            case Op.B | Op.I:
+                grad = mail.take(action, backward=True)
+                x, edge = live.pop(key)
+                with watch(action):
+                    chunk.backward(edge, grad, final=final[action.stage] is action, split=action.op is Op.I)
+                if x is not None:
+                    assert x.grad is not None
+                    mail.post(x.grad, action, backward=True)
+            case Op.W:
+                with watch(action):
+                    chunk.weight_grads()
             case Op.GRAD_SYNC:
-                chunk.sync_grads()
-            case _:
-                raise AssertionError(f"{action}: an action of programs that lowering does not make yet")
-    return losses
+                with watch(action):
+                    chunk.sync_grads()
+    mail.close()
+    return results

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from megalite.gradient import main_grad_of
+from megalite.gradient import WeightGrads, main_grad_of
 from megalite.shard import Init, ShardSpec
 from megalite.tensor_parallel.layout import TensorParallel, sum_over_tp
 from megalite.tensor_parallel.linear import column_linear
@@ -47,19 +47,28 @@ class VocabShard:
         # Padding rows are no part of the logical tensor: nothing ever writes them, so they start, and stay, zero.
         return nn.Parameter(torch.zeros(self.rows, hidden, dtype=dtype, device=device))
 
-    def spec(self, hidden: int, init: Init) -> ShardSpec:
-        shape = (self.vocab_size, hidden)
-        return ShardSpec(global_shape=shape, init=init, split_dim=0, split=(self.start, self.stop))
+    def spec(self, hidden: int, init: Init, *, sum_grad_over_ends: bool = False) -> ShardSpec:
+        return ShardSpec(
+            global_shape=(self.vocab_size, hidden),
+            init=init,
+            split_dim=0,
+            split=(self.start, self.stop),
+            sum_grad_over_ends=sum_grad_over_ends,
+        )
 
 
 class VocabParallelEmbedding(nn.Module):
-    """tokens [s, b] -> [e, b, h]; each rank looks up the tokens it holds, and the layout's reduce adds them up."""
+    """tokens [s, b] -> [e, b, h]; each rank looks up the tokens it holds, and the layout's reduce adds them up.
+
+    `at_both_ends`: the weight is one of two copies, on the first and on the last pipeline rank.
+    """
 
     def __init__(
         self,
         shard: VocabShard,
         hidden: int,
         *,
+        at_both_ends: bool,
         init: Init,
         layout: TensorParallel,
         dtype: torch.dtype,
@@ -68,7 +77,7 @@ class VocabParallelEmbedding(nn.Module):
         super().__init__()
         self.layout, self.shard = layout, shard
         self.weight = shard.parameter(hidden, dtype=dtype, device=device)
-        self.shard_specs = {"weight": shard.spec(hidden, init)}
+        self.shard_specs = {"weight": shard.spec(hidden, init, sum_grad_over_ends=at_both_ends)}
 
     def forward(self, tokens: Tensor) -> Tensor:
         if self.layout.tp.size == 1:
@@ -94,6 +103,8 @@ class VocabParallelHead(nn.Module):
     ) -> None:
         super().__init__()
         self.layout, self.shard = layout, shard
+        # Never kept for later: what it would hold, the gradient of all logits, is too large.
+        self.weight_grads = WeightGrads()
         if tied is None:
             self.weight = shard.parameter(hidden, dtype=dtype, device=device)
             self.shard_specs = {"weight": shard.spec(hidden, init)}
@@ -101,4 +112,4 @@ class VocabParallelHead(nn.Module):
             self.weight = tied
 
     def forward(self, x: Tensor) -> Tensor:
-        return column_linear(x, self.weight, None, self.layout)
+        return column_linear(x, self.weight, None, self.layout, self.weight_grads)

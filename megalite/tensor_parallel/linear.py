@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from megalite.gradient import main_grad_of
+from megalite.gradient import WeightGrads, main_grad_of
 from megalite.shard import Init, ShardSpec, replicated
 from megalite.tensor_parallel.layout import TensorParallel
 
@@ -29,25 +29,32 @@ def _column_sums(x: Tensor) -> Tensor:
 class _ColumnLinear(torch.autograd.Function):
     """forward    y = gather(x) W^T + b
     backward   dx = reduce(dy W)        started first, so that dW is computed while it travels
-               dW = dy^T gather(x)      x is gathered again rather than kept
+               dW = dy^T gather(x)      x is gathered again rather than kept; now or later, as `weight_grads` has it
                db = sum of dy
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layout: TensorParallel) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layout: TensorParallel, weight_grads: WeightGrads
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.layout = layout
+        ctx.layout, ctx.weight_grads = layout, weight_grads
         return F.linear(layout.gather(x).wait(), weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor | None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor | None, None, None]:
         x, weight = ctx.saved_tensors
-        dy = grads[0]
-        gathering = ctx.layout.gather(x)
-        reducing = ctx.layout.reduce(dy @ weight)
-        main_grad_of(weight).add_product(_rows(dy).t(), _rows(gathering.wait()))
+        dy, layout = grads[0], ctx.layout
+        gathering = layout.gather(x) if ctx.weight_grads.at_once else None
+        reducing = layout.reduce(dy @ weight)
+
+        def weight_grad() -> None:
+            full = (gathering or layout.gather(x)).wait()
+            main_grad_of(weight).add_product(_rows(dy).t(), _rows(full))
+
+        ctx.weight_grads.add(weight_grad)
         db = _column_sums(_rows(dy)) if ctx.needs_input_grad[2] else None
-        return reducing.wait(), None, db, None
+        return reducing.wait(), None, db, None, None
 
 
 class _RowLinear(torch.autograd.Function):
@@ -57,22 +64,24 @@ class _RowLinear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, layout: TensorParallel) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, layout: TensorParallel, weight_grads: WeightGrads) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.layout = layout
+        ctx.layout, ctx.weight_grads = layout, weight_grads
         return layout.reduce(F.linear(x, weight)).wait()
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         x, weight = ctx.saved_tensors
         dy = ctx.layout.gather(grads[0]).wait()
-        main_grad_of(weight).add_product(_rows(dy).t(), _rows(x))
-        return dy @ weight, None, None
+        ctx.weight_grads.add(lambda: main_grad_of(weight).add_product(_rows(dy).t(), _rows(x)))
+        return dy @ weight, None, None, None
 
 
-def column_linear(x: Tensor, weight: Tensor, bias: Tensor | None, layout: TensorParallel) -> Tensor:
+def column_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, layout: TensorParallel, weight_grads: WeightGrads
+) -> Tensor:
     """x [e, b, in] -> [s, b, out / tp]; its weight gradient goes to the weight's main grad."""
-    return _ColumnLinear.apply(x, weight, bias, layout)
+    return _ColumnLinear.apply(x, weight, bias, layout, weight_grads)
 
 
 class ColumnParallelLinear(nn.Module):
@@ -87,11 +96,12 @@ class ColumnParallelLinear(nn.Module):
         bias: bool,
         init: Init,
         layout: TensorParallel,
+        weight_grads: WeightGrads,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         super().__init__()
-        self.layout = layout
+        self.layout, self.weight_grads = layout, weight_grads
         tp = layout.tp
         part = out_shape[split_dim] // tp.size
         assert part * tp.size == out_shape[split_dim], "validate.py lets only even splits through"
@@ -106,7 +116,7 @@ class ColumnParallelLinear(nn.Module):
             self.shard_specs["bias"] = ShardSpec(global_shape=out_shape, init=Init(), split_dim=split_dim, split=split)
 
     def forward(self, x: Tensor) -> Tensor:
-        return column_linear(x, self.weight, self.bias, self.layout)
+        return column_linear(x, self.weight, self.bias, self.layout, self.weight_grads)
 
 
 class RowParallelLinear(nn.Module):
@@ -120,11 +130,12 @@ class RowParallelLinear(nn.Module):
         bias: bool,
         init: Init,
         layout: TensorParallel,
+        weight_grads: WeightGrads,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         super().__init__()
-        self.layout = layout
+        self.layout, self.weight_grads = layout, weight_grads
         tp = layout.tp
         part = in_features // tp.size
         assert part * tp.size == in_features, "validate.py lets only even splits through"
@@ -138,5 +149,5 @@ class RowParallelLinear(nn.Module):
             self.shard_specs["bias"] = replicated((out_features,), init=Init(), sum_grad_over_tp=layout.shards_sequence)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = _RowLinear.apply(x, self.weight, self.layout)
+        y = _RowLinear.apply(x, self.weight, self.layout, self.weight_grads)
         return y if self.bias is None else y + self.bias

@@ -1,36 +1,37 @@
 """Where features enter: settings become values here, and past this file the settings are not visible."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import torch
 
 from megalite.comm.collectives import start_all_reduce, start_ordered_sum
+from megalite.comm.p2p import Link
 from megalite.config.batch_schedule import BatchSchedule
-from megalite.config.derive import Derived, padded_vocab_size
-from megalite.config.schema import Config, Model
-from megalite.config.size import model_size
+from megalite.config.derive import Derived
+from megalite.config.pipeline import Pipeline
+from megalite.config.schema import Config
 from megalite.data_parallel.buffer import GradBuffer
-from megalite.gradient import main_dtype
 from megalite.mesh import Group, ParallelMesh
-from megalite.model.dropout import HiddenDropout
-from megalite.model.embedding import Embedding, LearnedPositions
 from megalite.model.gpt import GPT
 from megalite.model.init import init_weights
 from megalite.observe.timers import Timers
-from megalite.ops.rotary import Scaling, rotary_table
 from megalite.optimizer import rules
 from megalite.optimizer.lr import LearningRate, WeightDecay
 from megalite.optimizer.optimizer import Optimizer
 from megalite.optimizer.param_groups import decays
+from megalite.pipeline_parallel.executor import Watch, unwatched
+from megalite.pipeline_parallel.mail import Mail
 from megalite.schedule.action import Program
 from megalite.schedule.lower import lower
+from megalite.schedule.partition import partition
 from megalite.schedule.schedules import forward_only, make_schedule, placement
-from megalite.shard import parameters_with_specs
-from megalite.tensor_parallel.embedding import VocabParallelEmbedding, VocabParallelHead, VocabShard
-from megalite.tensor_parallel.layout import SequenceParallel, TensorParallel
-from megalite.train.parts import Parts
+from megalite.shard import parameters_by_stage
+from megalite.train.stages import build_stages
+
+Programs = Callable[[int], Program]
+"""This rank's program for any number of micro-batches, each made and proven once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,46 +40,57 @@ class Engine:
 
     mesh: ParallelMesh
     seed: int
-    model: GPT
+    chunks: dict[int, GPT]
+    """Its stages of the model, by number."""
+    mail: Mail
     buffer: GradBuffer
     optimizer: Optimizer
-    program: Callable[[int], Program]
-    """What a step of so many micro-batches does."""
-    evaluation: Callable[[int], Program]
-    """The same, forward only."""
+    program: Programs
+    """Of a step of training."""
+    evaluation: Programs
+    """Forward only."""
     learning_rate: LearningRate
     weight_decay: WeightDecay
     clip_grad: float
     batch_schedule: BatchSchedule
     timers: Timers
+    watch: Watch
 
 
 def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMesh, dtype: torch.dtype) -> Engine:
     """Make this rank's part of the model, initialised, with its buffer, optimizer and program."""
-    model = build_model(
+    asked = derived.pipeline
+    placed = placement(asked.schedule, asked.num_ranks, asked.num_chunks)
+    chunks = build_stages(
         config.model,
+        partition(config.model, config.parallel, vocab_size=vocab_size),
+        placed,
         vocab_size=vocab_size,
         sequence_parallel=config.parallel.sequence_parallel,
         mesh=mesh,
         dtype=dtype,
     )
-    init_weights(model, config.train.seed)
+    for chunk in chunks.values():
+        init_weights(chunk, config.train.seed)
     buffer = GradBuffer(
-        parameters_with_specs(model),
+        parameters_by_stage(chunks),
         decays=decays,
         tied=frozenset() if config.model.untie_embeddings_and_output_weights else frozenset({"embedding.word.weight"}),
         dp=mesh.dp,
         bucket_size=derived.bucket_size,
         overlap=config.parallel.overlap_grad_reduce,
         start_sum=start_ordered_sum if config.train.deterministic_mode else start_all_reduce,
+        dtype=dtype,
+        device=mesh.device,
     )
     o = config.optimizer
     table = {"adam": rules.adam(o.adam_beta1, o.adam_beta2, o.adam_eps), "sgd": rules.sgd(o.sgd_momentum)}
-    program, evaluation = programs(mesh.pp)
+    program, evaluation = programs(asked, placed, mesh.pp.rank)
     return Engine(
         mesh=mesh,
         seed=config.train.seed,
-        model=model,
+        chunks=chunks,
+        mail=build_mail(placed, mesh, sequence_parallel=config.parallel.sequence_parallel),
         buffer=buffer,
         optimizer=Optimizer(buffer, table[o.optimizer]),
         program=program,
@@ -102,62 +114,33 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
         clip_grad=o.clip_grad,
         batch_schedule=derived.batch_schedule,
         timers=Timers(config.log.timing_log_level, mesh.device),
+        watch=unwatched,
     )
 
 
-def programs(pp: Group) -> tuple[Callable[[int], Program], Callable[[int], Program]]:
-    """The programs of training and of evaluation for any number of micro-batches, each made once."""
+def build_mail(placed: Sequence[int], mesh: ParallelMesh, *, sequence_parallel: bool) -> Mail:
+    """What joins this rank's stages to those before and after them."""
+    alone = Group(name="alone", ranks=(mesh.rank,), rank=0)
+    # Under sequence parallelism each tp rank has a part of its own to send; otherwise all hold the same.
+    return Mail(Link(mesh.pp, copies=alone if sequence_parallel else mesh.tp), placed)
+
+
+def programs(asked: Pipeline, placed: Sequence[int], rank: int) -> tuple[Programs, Programs]:
+    """The programs of training and of evaluation."""
 
     @cache
     def training(count: int) -> Program:
-        schedule = make_schedule("1f1b", num_ranks=pp.size, num_micro_batches=count)
-        return lower(schedule, num_micro_batches=count)[pp.rank]
+        schedule = make_schedule(
+            asked.schedule,
+            num_ranks=asked.num_ranks,
+            num_micro_batches=count,
+            num_chunks=asked.num_chunks,
+            group_size=asked.group_size,
+        )
+        return lower(schedule, num_micro_batches=count)[rank]
 
     @cache
     def evaluation(count: int) -> Program:
-        schedule = forward_only(placement("1f1b", pp.size, 1), count)
-        return lower(schedule, num_micro_batches=count, training=False)[pp.rank]
+        return lower(forward_only(placed, count), num_micro_batches=count, training=False)[rank]
 
     return training, evaluation
-
-
-def build_model(m: Model, *, vocab_size: int, sequence_parallel: bool, mesh: ParallelMesh, dtype: torch.dtype) -> GPT:
-    """The layers of this rank, their weights not yet set."""
-    layout = (SequenceParallel if sequence_parallel else TensorParallel)(mesh.tp)
-    size = model_size(m, vocab_size=vocab_size)
-    parts = Parts(m, size, layout=layout, dtype=dtype, device=mesh.device)
-    padded = padded_vocab_size(
-        vocab_size, divisible_by=m.make_vocab_size_divisible_by, tensor_parallel_size=mesh.tp.size
-    )
-    shard = VocabShard(vocab_size, padded, layout)
-    std = m.init_method_std if m.embedding_init_method_std is None else m.embedding_init_method_std
-    init, positions = parts.init(vocab_size, m.hidden_size, std=std), size.max_position_embeddings
-    word = VocabParallelEmbedding(shard, m.hidden_size, init=init, **parts.common)
-    return GPT(
-        embedding=Embedding(
-            word=word,
-            position=LearnedPositions(
-                positions, m.hidden_size, init=parts.init(positions, m.hidden_size, std=std), **parts.common
-            )
-            if size.learned_positions
-            else None,
-            dropout=HiddenDropout(m.hidden_dropout, site="embedding", layer=0, layout=layout),
-            dtype=main_dtype(dtype) if m.fp32_residual_connection else dtype,
-        ),
-        layers={number: parts.layer(number) for number in range(m.num_layers)},
-        final_norm=parts.norm(m.hidden_size),
-        head=VocabParallelHead(
-            shard, m.hidden_size, tied=word.weight if size.tied_embeddings else None, init=init, **parts.common
-        ),
-        rotary=rotary_table(
-            positions,
-            size.rotary_dim,
-            m.rotary_base,
-            interpolation=m.rotary_seq_len_interpolation_factor or 1,
-            scaling=Scaling(factor=m.rope_scaling_factor) if m.use_rope_scaling else None,
-            dtype=dtype,
-            device=mesh.device,
-        )
-        if size.rotary_dim
-        else None,
-    )

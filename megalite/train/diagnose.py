@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from megalite.comm.collectives import all_gather_object
 from megalite.data.batch import MicroBatch
-from megalite.pipeline_parallel.executor import execute
+from megalite.pipeline_parallel.executor import execute, unwatched
 from megalite.train.build import Engine
 from megalite.train.chunk import Pass
 
@@ -36,21 +36,34 @@ def not_finite(engine: Engine, microbatches: Sequence[MicroBatch], *, loss: floa
 
 def first_output(engine: Engine, microbatches: Sequence[MicroBatch], step: int) -> str:
     """The module, the innermost and the earliest, whose output is not finite, and the rank; nothing if all are."""
-    found: list[str] = []
+    found: list[tuple[int, str]] = []
 
-    def look(name: str) -> Any:
+    def look(stage: int, name: str) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if isinstance(output, Tensor) and not found and not output.isfinite().all():
-                found.append(name)
+            if isinstance(output, Tensor) and not output.isfinite().all():
+                found.append((stage, name))
 
         return hook
 
-    hooks = [module.register_forward_hook(look(name)) for name, module in engine.model.named_modules() if name]
+    hooks = [
+        module.register_forward_hook(look(stage, name))
+        for stage, chunk in engine.chunks.items()
+        for name, module in chunk.named_modules()
+        if name
+    ]
     try:
         with torch.no_grad():
-            execute(engine.evaluation(len(microbatches)), {0: Pass(engine=engine, step=step)}, microbatches)
+            chunks = {stage: Pass(engine=engine, stage=stage, step=step) for stage in engine.chunks}
+            execute(engine.evaluation(len(microbatches)), chunks, microbatches, engine.mail, unwatched)
     finally:
         for hook in hooks:
             hook.remove()
-    everywhere = all_gather_object(found, engine.mesh.world)
-    return next((f"{names[0]} on rank {rank}" for rank, names in enumerate(everywhere) if names), "")
+    # A later stage may have met in an earlier micro-batch what an earlier stage gave it.
+    first = min(found, key=lambda place: place[0], default=None)
+    places = [
+        (place, rank) for rank, place in enumerate(all_gather_object(first, engine.mesh.world)) if place is not None
+    ]
+    if not places:
+        return ""
+    (_, name), rank = min(places, key=lambda found: found[0][0])
+    return f"{name} on rank {rank}"

@@ -1,5 +1,6 @@
 """A trained model, opened from its checkpoint alone."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +14,15 @@ from megalite.data.tokenizer import rebuild_tokenizer
 from megalite.data.tokenizer_base import Tokenizer
 from megalite.mesh import ParallelMesh
 from megalite.model.gpt import GPT
-from megalite.shard import Shard, parameters_with_specs
-from megalite.train.build import build_model
+from megalite.model.inference import Inference
+from megalite.pipeline_parallel.mail import Mail
+from megalite.schedule.lower import lower
+from megalite.schedule.partition import partition
+from megalite.schedule.schedules import forward_only
+from megalite.shard import Shard, parameters_by_stage
+from megalite.train.build import build_mail
 from megalite.train.resume import described_model
+from megalite.train.stages import build_stages
 from megalite.validate import check
 
 
@@ -23,22 +30,43 @@ from megalite.validate import check
 class Opened:
     """The model of a checkpoint, in fp32, and its tokenizer if the checkpoint carries one."""
 
-    model: GPT
+    model: Inference
     max_positions: int
     tokenizer: Tokenizer | None
 
 
 def open_checkpoint(root: Path, *, mesh: ParallelMesh, step: int | None = None) -> Opened:
-    """Build the model that a checkpoint describes, at the mesh's tensor parallel size, and load its weights."""
+    """Build the model that a checkpoint describes, in the mesh's layout, and load its weights."""
     directory = find(root, step)
     scalars = read_index(directory).scalars
-    model, vocab_size = described_model(scalars), scalars["vocab_size"]
-    config = Config(model=model, parallel=Parallel(tensor_model_parallel_size=mesh.tp.size))
-    refused = [p.text for p in check(config, mesh.world.size) if "--tensor-model-parallel-size" in p.flags]
+    model, vocab_size, tokenizer = described_model(scalars), scalars["vocab_size"], scalars.get("tokenizer")
+    parallel = Parallel(tensor_model_parallel_size=mesh.tp.size, pipeline_model_parallel_size=mesh.pp.size)
+    problems = check(Config(model=model, parallel=parallel), mesh.world.size)
+    sizes = {"--tensor-model-parallel-size", "--pipeline-model-parallel-size"}
+    refused = [problem.text for problem in problems if sizes.intersection(problem.flags)]
     if refused:
-        raise ValueError(f"{directory} cannot be opened by {mesh.tp.size} ranks. " + " ".join(refused))
-    gpt = build_model(model, vocab_size=vocab_size, sequence_parallel=False, mesh=mesh, dtype=torch.float32)
-    load(directory, [Shard.of(n, spec, p.data) for n, p, spec in parameters_with_specs(gpt)], mesh.world)
-    tokenizer = rebuild_tokenizer(scalars["tokenizer"], directory / "tokenizer") if scalars.get("tokenizer") else None
-    positions = model_size(model, vocab_size=vocab_size).max_position_embeddings
-    return Opened(model=gpt, max_positions=positions, tokenizer=tokenizer)
+        raise ValueError(f"{directory} cannot be opened by {mesh.world.size} ranks. " + " ".join(refused))
+    placed = range(mesh.pp.size)
+    chunks = build_stages(
+        model,
+        partition(model, parallel, vocab_size=vocab_size),
+        placed,
+        vocab_size=vocab_size,
+        sequence_parallel=False,
+        mesh=mesh,
+        dtype=torch.float32,
+    )
+    parameters = [entry for entries in parameters_by_stage(chunks).values() for entry in entries]
+    load(directory, [Shard.of(name, spec, p.data) for name, p, spec in parameters], mesh.world)
+    mail = build_mail(placed, mesh, sequence_parallel=False)
+    return Opened(
+        model=inference(chunks, mail, vocab_size=vocab_size, dtype=torch.float32),
+        max_positions=model_size(model, vocab_size=vocab_size).max_position_embeddings,
+        tokenizer=rebuild_tokenizer(tokenizer, directory / "tokenizer") if tokenizer else None,
+    )
+
+
+def inference(chunks: Mapping[int, GPT], mail: Mail, *, vocab_size: int, dtype: torch.dtype) -> Inference:
+    """The stages of this rank, ready to be asked for logits."""
+    program = lower(forward_only(mail.placement, 1), num_micro_batches=1, training=False)[mail.link.line.rank]
+    return Inference(chunks, program=program, mail=mail, vocab_size=vocab_size, dtype=dtype)

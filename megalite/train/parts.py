@@ -10,12 +10,15 @@ from torch import Tensor, nn
 from megalite.config.schema import Model
 from megalite.config.size import ModelSize
 from megalite.config.windows import windows
+from megalite.gradient import WeightGrads
 from megalite.model.attention import Attention, DropoutCore, FusedCore, SoftmaxCore
 from megalite.model.dropout import HiddenDropout
+from megalite.model.embedding import LearnedPositions
 from megalite.model.layer import Layer, PostNormResidualLayer
 from megalite.model.mlp import MLP
 from megalite.model.norm import LayerNorm, Norm, RMSNorm
 from megalite.ops.activation import gelu_exact, gelu_tanh, quick_geglu, squared_relu, swiglu
+from megalite.ops.rotary import Scaling, rotary_table
 from megalite.shard import Init
 from megalite.tensor_parallel.layout import TensorParallel
 from megalite.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
@@ -35,9 +38,16 @@ class Parts:
     """Makes the parts of one model in one layout."""
 
     def __init__(
-        self, m: Model, size: ModelSize, *, layout: TensorParallel, dtype: torch.dtype, device: torch.device
+        self,
+        m: Model,
+        size: ModelSize,
+        *,
+        layout: TensorParallel,
+        weight_grads: WeightGrads,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
-        self.m, self.size, self.layout = m, size, layout
+        self.m, self.size, self.layout, self.weight_grads = m, size, layout, weight_grads
         self.common = Common(layout=layout, dtype=dtype, device=device)
         self.windows = windows(m)
 
@@ -116,13 +126,38 @@ class Parts:
         """A linear from the residual stream into a tensor-parallel region."""
         hidden = self.m.hidden_size
         init = self.init(math.prod(out_shape), hidden, std=self.m.init_method_std)
-        return ColumnParallelLinear(hidden, out_shape, split_dim=split_dim, bias=bias, init=init, **self.common)
+        return ColumnParallelLinear(
+            hidden,
+            out_shape,
+            split_dim=split_dim,
+            bias=bias,
+            init=init,
+            weight_grads=self.weight_grads,
+            **self.common,
+        )
 
     def to_residual(self, width: int) -> RowParallelLinear:
         """A linear that writes to the residual stream: its std shrinks with depth, for two per layer add up there."""
         hidden, std = self.m.hidden_size, self.m.init_method_std / math.sqrt(2 * self.m.num_layers)
         init = self.init(hidden, width, std=std)
-        return RowParallelLinear(width, hidden, bias=self.size.linear_bias, init=init, **self.common)
+        return RowParallelLinear(
+            width, hidden, bias=self.size.linear_bias, init=init, weight_grads=self.weight_grads, **self.common
+        )
+
+    def positions(self, std: float) -> LearnedPositions:
+        count, hidden = self.size.max_position_embeddings, self.m.hidden_size
+        return LearnedPositions(count, hidden, init=self.init(count, hidden, std=std), **self.common)
+
+    def rotary(self) -> Tensor:
+        return rotary_table(
+            self.size.max_position_embeddings,
+            self.size.rotary_dim,
+            self.m.rotary_base,
+            interpolation=self.m.rotary_seq_len_interpolation_factor or 1,
+            scaling=Scaling(factor=self.m.rope_scaling_factor) if self.m.use_rope_scaling else None,
+            dtype=self.common["dtype"],
+            device=self.common["device"],
+        )
 
     def init(self, outputs: int, inputs: int, *, std: float) -> Init:
         """How a matrix starts: normal with this std, or by Xavier's rule (Glorot and Bengio 2010)."""

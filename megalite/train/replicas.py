@@ -15,8 +15,11 @@ _ODD = 0x5851F42D4C957F2D
 def check_replicas(engine: Engine, when: str) -> None:
     """RuntimeError on every rank, with the first parameter that differs, unless replicas are equal bit by bit."""
     mesh, buffer = engine.mesh, engine.buffer
-    replicas = [slot for slot in buffer.slots if slot.kind.replicated]
-    for group, words, slots in ((mesh.dp, "data parallel", buffer.slots), (mesh.tp, "tensor parallel", replicas)):
+    for group, words, slots in (
+        (mesh.dp, "data parallel", buffer.slots),
+        (mesh.tp, "tensor parallel", [slot for slot in buffer.slots if slot.kind.replicated]),
+        (mesh.ends, "first and last pipeline", [slot for slot in buffer.slots if slot.kind.owes_ends]),
+    ):
         ranges = [buffer.params[slot.range] for slot in slots]
         alike = all_equal(torch.stack([_digest(part) for part in ranges]), group) if slots else True
         if all(all_gather_object(alike, mesh.world)):

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from megalite.comm.collectives import all_reduce
 from megalite.data.batch import MicroBatch
-from megalite.data_parallel.finalize import reduce_over_tp
+from megalite.data_parallel.finalize import reduce_owed
 from megalite.optimizer.clip import clip, grad_norm
-from megalite.pipeline_parallel.executor import execute
+from megalite.pipeline_parallel.executor import execute, unwatched
 from megalite.train.build import Engine
 from megalite.train.chunk import Pass
 from megalite.train.diagnose import not_finite
@@ -34,11 +34,21 @@ def forward_backward(engine: Engine, microbatches: Sequence[MicroBatch], *, step
     The number of tokens is known, and agreed on, before the first forward, so that gradients are only ever summed.
     """
     count = max(all_reduce(counted_tokens(microbatches), engine.mesh.dp).item(), 1.0)
-    chunk = Pass(engine=engine, step=step, scale=1.0 / count)
-    losses = execute(engine.program(len(microbatches)), {0: chunk}, microbatches)
+    loss_grad = torch.tensor(1.0 / count, dtype=engine.buffer.grads.dtype, device=engine.mesh.device)
+    chunks = {stage: Pass(engine=engine, stage=stage, step=step, loss_grad=loss_grad) for stage in engine.chunks}
+    losses = execute(engine.program(len(microbatches)), chunks, microbatches, engine.mail, engine.watch)
     with engine.timers("all-grads-sync", 2):
-        reduce_over_tp(engine.buffer, engine.mesh.tp)
-    return all_reduce(torch.stack(losses).sum(dtype=torch.float64), engine.mesh.dp).item() / count
+        engine.buffer.finish()
+        reduce_owed(engine.buffer, engine.mesh)
+    return all_reduce(summed(losses, engine), engine.mesh.dp).item() / count
+
+
+def summed(losses: Sequence[Tensor], engine: Engine) -> Tensor:
+    """The losses of the replica that this rank is of, summed: [] float64, on every rank of its pipeline."""
+    total = torch.zeros((), dtype=torch.float64, device=engine.mesh.device)
+    for loss in losses:
+        total += loss
+    return all_reduce(total, engine.mesh.pp)
 
 
 def counted_tokens(microbatches: Sequence[MicroBatch]) -> Tensor:
@@ -49,8 +59,9 @@ def counted_tokens(microbatches: Sequence[MicroBatch]) -> Tensor:
 @torch.no_grad()
 def evaluate(engine: Engine, microbatches: Sequence[MicroBatch]) -> tuple[float, int]:
     """The summed loss over one global batch, in nats, and the number of tokens that it counts."""
-    losses = execute(engine.evaluation(len(microbatches)), {0: Pass(engine=engine)}, microbatches)
-    totals = torch.stack([torch.stack(losses).sum(dtype=torch.float64), counted_tokens(microbatches)])
+    chunks = {stage: Pass(engine=engine, stage=stage) for stage in engine.chunks}
+    losses = execute(engine.evaluation(len(microbatches)), chunks, microbatches, engine.mail, unwatched)
+    totals = torch.stack([summed(losses, engine), counted_tokens(microbatches)])
     loss, count = all_reduce(totals, engine.mesh.dp).tolist()
     return loss, int(count)
 

@@ -69,7 +69,7 @@ FAULTS = {
         layout="tp2", patch=lambda: patch.object(RowParallelLinear, "forward", _bias_before_the_sum)
     ),
     "norm gradients not summed under sequence parallelism": Fault(
-        layout="tp2-sp", patch=lambda: patch.object(step, "reduce_over_tp", lambda buffer, tp: None)
+        layout="tp2-sp", patch=lambda: patch.object(step, "reduce_owed", lambda buffer, mesh: None)
     ),
     "padded rows in the softmax": Fault(
         layout="tp2", patch=lambda: patch.object(gpt, "vocab_parallel_cross_entropy", _padding_counts)

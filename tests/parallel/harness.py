@@ -1,5 +1,6 @@
 """The one harness of the equality matrix: build a tiny run in any layout, step it, put its tensors together again."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from megalite.config.derive import derive
 from megalite.config.schema import Config, Model, Optimizer, Parallel, Train
 from megalite.data.batch import MicroBatch
 from megalite.data.sampler import micro_batch_samples
-from megalite.grid import Grid
+from megalite.grid import Grid, grid_of
 from megalite.mesh import ParallelMesh
 from megalite.shard import Shard
 from megalite.train.build import Engine, build
@@ -74,31 +75,47 @@ MODELS = {
 MODELS |= {name: replace(MODELS[base], **settings) for name, (base, settings) in VARIANTS.items()}
 
 
-def grid(layout: dict[str, int]) -> Grid:
-    """The ranks of a layout; `sp` and `overlap` are switches, not axes."""
-    return Grid(sizes={axis: size for axis, size in layout.items() if axis in ("tp", "dp")})
+Layout = dict[str, Any]
+"""Ranks along the axes, and switches: the flags of a case."""
+
+
+def grid(layout: Layout) -> Grid:
+    """The ranks of a layout."""
+    return grid_of(parallel(layout), math.prod(layout.get(axis, 1) for axis in ("tp", "pp", "dp")))
+
+
+def parallel(layout: Layout) -> Parallel:
+    """The flags that ask for a layout."""
+    return Parallel(
+        tensor_model_parallel_size=layout.get("tp", 1),
+        sequence_parallel=bool(layout.get("sp")),
+        pipeline_model_parallel_size=layout.get("pp", 1),
+        pipeline_schedule=layout.get("schedule"),
+        num_virtual_stages_per_pipeline_rank=layout.get("v"),
+        pipeline_model_parallel_layout=layout.get("layout"),
+        use_tp_pp_dp_mapping=bool(layout.get("pp-first")),
+        overlap_grad_reduce=bool(layout.get("overlap")),
+        ddp_bucket_size=layout.get("bucket"),
+    )
 
 
 def config(
     model: str,
-    layout: dict[str, int],
+    layout: Layout,
     *,
     dropout: float = 0.0,
     optimizer: str = "adam",
     micro_batch_size: int = 1,
+    global_batch_size: int = GLOBAL_BATCH,
+    num_layers: int = 2,
     bf16: bool = False,
 ) -> Config:
     """The settings of one case. Biases and norms start at random (see `make`), so that no term hides at zero."""
     return Config(
-        model=replace(MODELS[model], hidden_dropout=dropout, attention_dropout=dropout),
-        parallel=Parallel(
-            tensor_model_parallel_size=layout.get("tp", 1),
-            sequence_parallel=bool(layout.get("sp")),
-            overlap_grad_reduce=bool(layout.get("overlap")),
-            ddp_bucket_size=layout.get("bucket"),
-        ),
+        model=replace(MODELS[model], hidden_dropout=dropout, attention_dropout=dropout, num_layers=num_layers),
+        parallel=parallel(layout),
         train=Train(
-            micro_batch_size=micro_batch_size, global_batch_size=GLOBAL_BATCH, train_iters=20, seed=7, bf16=bf16
+            micro_batch_size=micro_batch_size, global_batch_size=global_batch_size, train_iters=20, seed=7, bf16=bf16
         ),
         optimizer=Optimizer(optimizer=optimizer, lr=1e-2, weight_decay=0.1),
     )
@@ -121,9 +138,10 @@ def batch(mesh: ParallelMesh, settings: Config, step: int) -> list[MicroBatch]:
     """This rank's micro-batches of a random global batch in which samples count different numbers of tokens."""
     random = torch.Generator().manual_seed(step)
     length = settings.model.seq_length
-    text = torch.randint(VOCAB, (GLOBAL_BATCH, length + 1), generator=random)
-    counted = torch.rand(GLOBAL_BATCH, 1, generator=random) + torch.rand(GLOBAL_BATCH, length, generator=random) > 0.5
     derived = derive(settings, mesh.world.size)
+    size = derived.global_batch_size
+    text = torch.randint(VOCAB, (size, length + 1), generator=random)
+    counted = torch.rand(size, 1, generator=random) + torch.rand(size, length, generator=random) > 0.5
     return [
         MicroBatch(
             tokens=text[rows, :-1],

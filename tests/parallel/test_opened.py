@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from megalite.checkpoint.hf.importing import import_folder
-from megalite.generate.generate import generate, logits
+from megalite.generate.generate import generate
 from megalite.generate.sampling import Sampling, choose
 from megalite.grid import Grid
 from megalite.mesh import ParallelMesh
@@ -65,7 +65,7 @@ def llama(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def opened_logits(mesh: ParallelMesh, root: Path, text: Tensor) -> Tensor:
     model = open_checkpoint(root, mesh=mesh).model
     positions = torch.arange(text.shape[1]).repeat(text.shape[0], 1)
-    return logits(model, text, Context(position_ids=positions))
+    return model(text, Context(position_ids=positions))
 
 
 def continued(mesh: ParallelMesh, root: Path, sampling: Sampling, seed: int) -> list[int]:
@@ -80,6 +80,7 @@ def continued(mesh: ParallelMesh, root: Path, sampling: Sampling, seed: int) -> 
             eod=-1,
             seed=seed,
             limit=opened.max_positions,
+            device=mesh.device,
         )
     )
 
