@@ -1,4 +1,4 @@
-"""Turn a JSONL corpus into Megatron's .bin/.idx token files."""
+"""Turn texts (JSON lines, parquet, plain text; .gz and .zst too) into Megatron's .bin/.idx token files."""
 
 import argparse
 import os
@@ -6,16 +6,68 @@ import sys
 from functools import partial
 
 from megalite.data.preprocess.corpus import preprocess
+from megalite.data.preprocess.encode import Encoding
+from megalite.data.preprocess.sources import FORMATS
 from megalite.data.tokenizer import KINDS
 
 
 def main() -> None:
-    """Parse the flags, which are Megatron's, and run."""
+    """Parse the flags, which are Megatron's and some more, and run."""
+    parser = _parser()
+    args = parser.parse_args()
+    names = ("tokenizer_type", "tokenizer_model", "vocab_file", "merge_file", "vocab_size")
+    try:
+        preprocess(
+            inputs=args.input,
+            input_format=args.input_format,
+            output_prefix=args.output_prefix,
+            encoding=Encoding(
+                tokenizer=tuple((name, getattr(args, name)) for name in names),
+                keys=tuple(dict.fromkeys(args.json_keys)),
+                append_eod=args.append_eod,
+                on_error=args.on_error,
+                allow_special=args.allow_special,
+                split_sentences=args.split_sentences,
+                keep_newlines=args.keep_newlines,
+            ),
+            workers=args.workers,
+            log_interval=args.log_interval,
+            report=args.report,
+            say=partial(print, flush=True),
+        )
+    except (ValueError, OSError) as error:
+        sys.exit(f"{parser.prog}: error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(f"{parser.prog}: interrupted; nothing was written")
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--input", required=True, help="JSONL file, or a quoted pattern of files")
+    parser.add_argument(
+        "--input", required=True, nargs="+", help="files, quoted patterns of files, - for standard input"
+    )
+    parser.add_argument(
+        "--input-format",
+        choices=("auto", *FORMATS),
+        default="auto",
+        help="text is one document a file, text-lines one a line; auto: .txt is text, .parquet parquet, the rest jsonl",
+    )
     parser.add_argument("--output-prefix", required=True, help="writes PREFIX_KEY_document.bin and .idx")
-    parser.add_argument("--json-keys", nargs="+", default=["text"], help="what to take from each line")
+    parser.add_argument("--json-keys", nargs="+", default=["text"], help="what to take from each line or row")
     parser.add_argument("--append-eod", action="store_true", help="end each document by the tokenizer's end token")
+    parser.add_argument("--split-sentences", action="store_true", help="a sequence each sentence: PREFIX_KEY_sentence")
+    parser.add_argument("--keep-newlines", action="store_true", help="line ends stay at the ends of sentences")
+    parser.add_argument("--lang", choices=("english",), default="english", help="whose abbreviations end no sentence")
+    parser.add_argument(
+        "--allow-special", action="store_true", help="spellings of special tokens in the text are those"
+    )
+    parser.add_argument(
+        "--on-error",
+        choices=("stop", "skip", "replace"),
+        default="stop",
+        help="what to do with a bad record: end, leave it out, or put U+FFFD for what is not a character",
+    )
+    parser.add_argument("--report", metavar="FILE", help="write every bad record there, as JSON lines")
     parser.add_argument("--workers", type=_positive, default=os.cpu_count() or 1, help="the result is the same for any")
     parser.add_argument("--log-interval", type=_positive, default=1000, help="documents between two lines of progress")
     unneeded = "accepted and not needed: the order is always that of the input"
@@ -26,23 +78,7 @@ def main() -> None:
     parser.add_argument("--vocab-file", help="vocab.json of GPT2BPETokenizer")
     parser.add_argument("--merge-file", help="merges.txt of GPT2BPETokenizer")
     parser.add_argument("--vocab-size", type=_positive, help="number of ids of NullTokenizer")
-    args = parser.parse_args()
-    names = ("tokenizer_type", "tokenizer_model", "vocab_file", "merge_file", "vocab_size")
-    try:
-        preprocess(
-            inputs=args.input,
-            output_prefix=args.output_prefix,
-            tokenizer={name: getattr(args, name) for name in names},
-            keys=args.json_keys,
-            append_eod=args.append_eod,
-            workers=args.workers,
-            log_interval=args.log_interval,
-            say=partial(print, flush=True),
-        )
-    except (ValueError, OSError) as error:
-        sys.exit(f"{parser.prog}: error: {error}")
-    except KeyboardInterrupt:
-        sys.exit(f"{parser.prog}: interrupted; nothing was written")
+    return parser
 
 
 def _positive(text: str) -> int:

@@ -24,10 +24,11 @@ class IndexedWriter:
 
     def __init__(self, prefix: str | Path, dtype: np.dtype) -> None:
         self.prefix, self.dtype = str(prefix), np.dtype(dtype)
-        self.documents = self.tokens = 0
+        self.documents = self.tokens = self.entries = 0
         bin_path(prefix).parent.mkdir(parents=True, exist_ok=True)
         self._bin = _open_locked(Path(f"{prefix}.bin.partial"))
-        # One int32 for each document, empty ones included: all that the .idx is made of.
+        # All that the .idx is made of, an int32 for each sequence: its length, negative where it goes on with the
+        # document of the sequence before; 0 for a document without one.
         self._lengths = Path(f"{prefix}.lengths.partial").open("w+b")  # noqa: SIM115
         self._idx = Path(f"{prefix}.idx.partial").open("wb")  # noqa: SIM115
 
@@ -35,21 +36,48 @@ class IndexedWriter:
         """Append a document of one sequence; without tokens it is a document boundary without a sequence."""
         self.add_documents(np.asarray(tokens), np.array([len(tokens)]))
 
-    def add_documents(self, tokens: np.ndarray, lengths: np.ndarray) -> None:
-        """Append documents whose tokens lie back to back. ValueError when an id does not fit the dtype."""
+    def add_documents(self, tokens: np.ndarray, lengths: np.ndarray, sequences: np.ndarray | None = None) -> None:
+        """Append documents whose tokens lie back to back. ValueError when an id does not fit the dtype.
+
+        `lengths` are those of sequences, of which each document has the number in `sequences`; None: one each.
+        """
         assert tokens.ndim == 1 and len(tokens) == lengths.sum(), (tokens.shape, lengths)
+        self.add_tokens(tokens)
+        self._end(lengths, sequences)
+
+    def add_tokens(self, tokens: np.ndarray) -> None:
+        """Append tokens of a document too long to be held, until `end_document` or `drop`."""
         limit = np.iinfo(self.dtype)
         if tokens.size and not (limit.min <= tokens.min() and tokens.max() <= limit.max):
             raise ValueError(
                 f"{self.prefix}: token ids {tokens.min()} to {tokens.max()} do not fit {self.dtype} "
                 f"({limit.min} to {limit.max})."
             )
-        if lengths.size and lengths.max() > np.iinfo(np.int32).max:
-            raise ValueError(f"{self.prefix}: a document of {lengths.max()} tokens; the format holds up to 2147483647.")
         self._bin.write(tokens.astype(self.dtype, copy=False).tobytes())
-        self._lengths.write(lengths.astype("<i4").tobytes())
-        self.documents += len(lengths)
-        self.tokens += len(tokens)
+
+    def end_document(self, lengths: np.ndarray) -> None:
+        """The last tokens are a document whose sequences have these lengths, none of them 0."""
+        self._end(lengths, np.array([len(lengths)]))
+
+    def drop(self, length: int) -> None:
+        """Take back the last `length` tokens, which no document holds yet."""
+        self._bin.flush()
+        self._bin.truncate(os.fstat(self._bin.fileno()).st_size - length * self.dtype.itemsize)
+
+    def _end(self, lengths: np.ndarray, sequences: np.ndarray | None) -> None:
+        if lengths.size and lengths.max() > np.iinfo(np.int32).max:
+            raise ValueError(f"{self.prefix}: a sequence of {lengths.max()} tokens; the format holds up to 2147483647.")
+        entries = lengths.astype("<i4")
+        if sequences is not None:
+            assert sequences.sum() == len(lengths) and (sequences > 0).all(), (sequences, lengths)
+            goes_on = np.ones(len(lengths), bool)
+            goes_on[np.cumsum(sequences) - sequences] = False
+            assert (lengths[goes_on] > 0).all(), lengths
+            entries[goes_on] *= -1
+        self._lengths.write(entries.tobytes())
+        self.entries += len(entries)
+        self.documents += len(lengths) if sequences is None else len(sequences)
+        self.tokens += int(lengths.sum())
 
     def __enter__(self) -> Self:
         return self
@@ -91,23 +119,25 @@ class IndexedWriter:
 
     def _write_index(self) -> None:
         self._lengths.flush()
-        lengths = np.memmap(self._lengths.name, "<i4", "r") if self.documents else np.empty(0, "<i4")
-        chunks = [slice(start, start + CHUNK) for start in range(0, self.documents, CHUNK)]
-        sequences = sum(int(np.count_nonzero(lengths[chunk])) for chunk in chunks)
+        entries = np.memmap(self._lengths.name, "<i4", "r") if self.entries else np.empty(0, "<i4")
+        chunks = [slice(start, start + CHUNK) for start in range(0, self.entries, CHUNK)]
+        sequences = sum(int(np.count_nonzero(entries[chunk])) for chunk in chunks)
         self._idx.write(HEADER.pack(MAGIC, VERSION, CODES[self.dtype], sequences, self.documents + 1))
         for chunk in chunks:
-            self._idx.write(lengths[chunk][lengths[chunk] > 0].tobytes())
+            self._idx.write(np.abs(entries[chunk][entries[chunk] != 0]).tobytes())
         offset = 0
         for chunk in chunks:
-            sizes = lengths[chunk][lengths[chunk] > 0].astype(np.int64) * self.dtype.itemsize
+            sizes = np.abs(entries[chunk][entries[chunk] != 0].astype(np.int64)) * self.dtype.itemsize
             self._idx.write((offset + np.cumsum(sizes) - sizes).astype("<i8").tobytes())
             offset += int(sizes.sum())
-        boundary = 0
-        self._idx.write(np.zeros(1, "<i8").tobytes())
+        before = 0
         for chunk in chunks:
-            boundaries = boundary + np.cumsum(lengths[chunk] > 0)
-            self._idx.write(boundaries.astype("<i8").tobytes())
-            boundary = int(boundaries[-1])
+            # A document begins where the sequences so far end.
+            counted = entries[chunk] != 0
+            starts = before + np.cumsum(counted) - counted
+            self._idx.write(starts[entries[chunk] >= 0].astype("<i8").tobytes())
+            before += int(np.count_nonzero(counted))
+        self._idx.write(np.array([sequences], "<i8").tobytes())
 
 
 def _open_locked(path: Path) -> BinaryIO:

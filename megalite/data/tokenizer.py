@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import sentencepiece
 
 from megalite.data.tokenizer_base import Tokenizer, existing_file
@@ -39,8 +40,14 @@ class SentencePieceTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         return self.model.encode(text)
 
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [np.array(ids, np.int64) for ids in self.model.encode(list(texts), num_threads=1)]
+
     def decode(self, ids: Sequence[int]) -> str:
         return self.model.decode(list(ids))
+
+    def special_tokens(self) -> dict[str, int]:
+        return {self.model.id_to_piece(i): i for i in range(self.vocab_size) if self.model.is_control(i)}
 
     def describe(self) -> dict[str, Any]:
         return {"tokenizer_type": "SentencePieceTokenizer", "tokenizer_model": "tokenizer.model"}
@@ -62,6 +69,9 @@ class ByteLevelTokenizer(Tokenizer):
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [np.frombuffer(text.encode(), np.uint8) for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(i for i in ids if i < 256).decode(errors="replace")

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 ROUND_TRIPS = {
     "runs of spaces": "a  b",
     "tabs and newlines": "a\tb\nc",
@@ -41,9 +43,13 @@ class Tokenizer(ABC):
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text; in one thread, since the caller may well run many processes."""
-        return [self.encode(text) for text in texts]
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each text as integers of any width; in one thread, since the caller may run many processes."""
+        return [np.array(self.encode(text), np.int64) for text in texts]
+
+    def special_tokens(self) -> dict[str, int]:
+        """How the ids that a program puts are spelled, for a caller who wants the spelling in a text to mean the id."""
+        return {}
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:

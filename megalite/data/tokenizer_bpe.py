@@ -5,13 +5,31 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from megalite.data.tokenizer_base import Tokenizer, existing_file
 
 END_NAMES = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>")
 """How the end of a document is spelled where no configuration names it."""
 
 
-class HuggingFaceTokenizer(Tokenizer):
+class BytePairTokenizer(Tokenizer):
+    """What runs on a `tokenizers.Tokenizer`."""
+
+    backend: Any
+
+    def encode(self, text: str) -> list[int]:
+        return self.backend.encode(text, add_special_tokens=False).ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        found = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.array(one.ids, np.int64) for one in found]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.backend.decode(list(ids), skip_special_tokens=False)
+
+
+class HuggingFaceTokenizer(BytePairTokenizer):
     """A tokenizer.json, in a folder or as a file; or the name of a model that the Hugging Face cache already holds."""
 
     def __init__(self, model: str | Path) -> None:
@@ -43,11 +61,9 @@ class HuggingFaceTokenizer(Tokenizer):
             )
         return self._end
 
-    def encode(self, text: str) -> list[int]:
-        return self.backend.encode(text, add_special_tokens=False).ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.backend.decode(list(ids), skip_special_tokens=False)
+    def special_tokens(self) -> dict[str, int]:
+        added = self.backend.get_added_tokens_decoder()
+        return {token.content: i for i, token in added.items() if token.special}
 
     def describe(self) -> dict[str, Any]:
         return {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "tokenizer.json"}
@@ -57,7 +73,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return {"tokenizer.json": self.path, **{path.name: path for path in beside if path.is_file()}}
 
 
-class GPT2BPETokenizer(Tokenizer):
+class GPT2BPETokenizer(BytePairTokenizer):
     """GPT-2's byte-level BPE from vocab.json and merges.txt; eod is <|endoftext|>."""
 
     def __init__(self, vocab_file: str | Path, merge_file: str | Path) -> None:
@@ -80,11 +96,8 @@ class GPT2BPETokenizer(Tokenizer):
             raise ValueError(f"--vocab-file {self.vocab_file} has no <|endoftext|>, which ends a document.")
         return end
 
-    def encode(self, text: str) -> list[int]:
-        return self.backend.encode(text).ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self.backend.decode(list(ids))
+    def special_tokens(self) -> dict[str, int]:
+        return {"<|endoftext|>": self.eod}
 
     def describe(self) -> dict[str, Any]:
         return {"tokenizer_type": "GPT2BPETokenizer", "vocab_file": "vocab.json", "merge_file": "merges.txt"}

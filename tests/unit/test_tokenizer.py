@@ -75,7 +75,7 @@ def test_text_comes_back_and_is_only_text(folder, kind, text):
     tokenizer = build_tokenizer(**settings(kind, folder))
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
-    assert tokenizer.encode_batch([text, text]) == [ids, ids]
+    assert [found.tolist() for found in tokenizer.encode_batch([text, text])] == [ids, ids]
     assert tokenizer.eod not in ids and all(0 <= i < tokenizer.vocab_size for i in ids)
     assert tokenizer.notes() == []
 
@@ -171,8 +171,8 @@ def test_a_trained_tokenizer_gives_source_code_back(tmp_path):
     assert (built.files, built.skipped) == (20, 1)
     paths = [json.loads(line)["path"] for line in (tmp_path / "c.jsonl").open()]
     assert sorted(paths) == sorted(f"package/m{n}.py" for n in range(20)) and paths != sorted(paths)
-    trained = train_tokenizer(tmp_path / "c.jsonl", tmp_path / "t.model", vocab_size=300)
+    trained = train_tokenizer([str(tmp_path / "c.jsonl")], str(tmp_path / "t"), vocab_size=300)
     assert trained.exact == trained.texts == 20 and trained.vocab_size <= 300
     with pytest.raises(ValueError, match="--vocab-size 10"):
-        train_tokenizer(tmp_path / "c.jsonl", tmp_path / "u.model", vocab_size=10)
+        train_tokenizer([str(tmp_path / "c.jsonl")], str(tmp_path / "u"), vocab_size=10)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c.jsonl", "library", "t.model"]

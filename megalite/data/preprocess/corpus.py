@@ -1,18 +1,28 @@
-"""A JSONL corpus to Megatron's token files: the same bytes for any number of workers, whole or not at all."""
+"""Texts to Megatron's token files: the same bytes for any number of workers, whole or not at all."""
 
-import glob
-import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+import numpy as np
 
 from megalite.data.indexed import token_dtype
 from megalite.data.indexed_writer import IndexedWriter
-from megalite.data.preprocess.encode import Encoding, read_batches
+from megalite.data.preprocess.batch import Batch, Done, Encoded
+from megalite.data.preprocess.encode import Encoder, Encoding
+from megalite.data.preprocess.long import Cutter
 from megalite.data.preprocess.pool import encode_in_order
+from megalite.data.preprocess.progress import Progress, Report
+from megalite.data.preprocess.reader import read_batches
+from megalite.data.preprocess.records import read_record
+from megalite.data.preprocess.sources import find_sources
 from megalite.data.tokenizer import build_tokenizer
+from megalite.data.tokenizer_base import Tokenizer
+from megalite.data.tokenizer_engine import fastest
+
+SAMPLE = 1 << 17
+"""Characters of the input on which engines are compared."""
 
 
 @dataclass(kw_only=True)
@@ -23,89 +33,167 @@ class Counts:
     tokens: int = 0
     empty: int = 0
     unknown: int = 0
-    ends_in_text: int = 0
+    special: int = 0
+
+    def add(self, found: Encoded) -> None:
+        """Count documents that are whole."""
+        self.documents += len(found.lengths if found.sequences is None else found.sequences)
+        self.tokens += int(found.lengths.sum())
+        self.empty += found.empty
+        self.unknown += found.unknown
+        self.special += found.special
 
     def line(self, prefix: str) -> str:
         """The summary; what is 0 and would be a surprise otherwise is left out."""
         surprises = {
             f"{self.empty} empty documents were dropped": self.empty,
             f"{self.unknown} tokens are unknown to the tokenizer": self.unknown,
-            f"{self.ends_in_text} ends of document came out of the text itself": self.ends_in_text,
+            f"{self.special} special tokens came out of the text itself": self.special,
         }
         whole = f"{prefix}.bin/.idx: {self.documents} documents, {self.tokens} tokens"
         return "; ".join([whole, *(text for text, count in surprises.items() if count)])
 
 
+@dataclass(kw_only=True)
+class Output:
+    """The files of one key. Of a document too long to be held, the parts so far are `lengths` of its sequences."""
+
+    writer: IndexedWriter
+    eod: int | None
+    sentences: bool
+    counts: Counts = field(default_factory=Counts)
+    lengths: list[int] = field(default_factory=list)
+    unknown: int = 0
+    special: int = 0
+
+    def add(self, found: Encoded) -> None:
+        """Append whole documents."""
+        self.writer.add_documents(found.tokens, found.lengths, found.sequences)
+        self.counts.add(found)
+
+    def add_part(self, found: Encoded) -> None:
+        """Append a part of a document."""
+        self.writer.add_tokens(found.tokens)
+        parts = [int(length) for length in found.lengths]
+        self.lengths = [*self.lengths, *parts] if self.sentences else [sum(self.lengths) + sum(parts)]
+        self.unknown += found.unknown
+        self.special += found.special
+
+    def end(self, *, keep: bool) -> None:
+        """The parts are a document, or not to be kept."""
+        lengths = [length for length in self.lengths if length]
+        if not keep:
+            self.writer.drop(sum(lengths))
+        elif not lengths:
+            self.counts.empty += 1
+        else:
+            if self.eod is not None:
+                self.writer.add_tokens(np.array([self.eod]))
+                lengths[-1] += 1
+            self.writer.end_document(np.array(lengths))
+            self.counts.documents += 1
+            self.counts.tokens += sum(lengths)
+            self.counts.unknown += self.unknown
+            self.counts.special += self.special
+        self.lengths, self.unknown, self.special = [], 0, 0
+
+
 def preprocess(
     *,
-    inputs: str,
+    inputs: Sequence[str],
     output_prefix: str,
-    tokenizer: dict[str, Any],
-    keys: Sequence[str] = ("text",),
-    append_eod: bool = False,
+    encoding: Encoding,
+    input_format: str = "auto",
     workers: int = 1,
     log_interval: int = 1000,
+    report: str | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, Counts]:
-    """Encode each line's `keys` into PREFIX_KEY_document.bin/.idx; `tokenizer` are arguments of build_tokenizer.
+    """Encode each record's keys into PREFIX_KEY_document.bin/.idx (PREFIX_KEY_sentence with split_sentences).
 
-    `inputs` is a file or a pattern of files, read in the order of their names. ValueError names what is wrong: the file
-    and line, the tokenizer, a worker that died, no tokens at all; then nothing new is left under the final names.
+    `inputs` are files, patterns of files, or -; `report` is a file for every bad record. ValueError names what is
+    wrong: the file and line, the tokenizer, a worker that died, no tokens at all; then nothing new is left under the
+    final names. The engine of `encoding` is chosen here.
     """
-    paths = [Path(inputs)] if Path(inputs).is_file() else [Path(name) for name in sorted(glob.glob(inputs))]
-    if not paths:
-        raise ValueError(f"--input {inputs}: there is no such file.")
-    made = build_tokenizer(**tokenizer)
-    encoding = Encoding(tokenizer=tuple(tokenizer.items()), keys=tuple(dict.fromkeys(keys)), append_eod=append_eod)
-    say(
-        f"{tokenizer['tokenizer_type']}: {made.vocab_size} ids"
-        + (f", end of document {made.eod}" if append_eod else "")
-    )
-    for note in made.notes():
+    sources = find_sources(inputs, input_format)
+    texts = [source.path for source in sources if source.format.startswith("text")]
+    if texts and len(encoding.keys) > 1:
+        raise ValueError(f"--json-keys names {len(encoding.keys)} keys, but {texts[0]} is plain text, which has none.")
+    tokenizer = build_tokenizer(**dict(encoding.tokenizer))
+    for note in tokenizer.notes():
         say(f"warning: {note}")
-    prefixes = {key: f"{output_prefix}_{key}_document" for key in encoding.keys}
-    counts = {key: Counts() for key in encoding.keys}
-    progress = _Progress(total=sum(path.stat().st_size for path in paths), every=log_interval, say=say)
+    plain = Encoder(encoding, tokenizer)
+    errors = "replace" if encoding.on_error == "replace" else "strict"
+    cutter = Cutter(plain.encode, sentences=encoding.split_sentences)
+    batches = read_batches(sources, keys=encoding.keys, cutter=cutter, errors=errors)
+    encoder, batches = _choose_engine(plain, tokenizer, batches, say)
+    level = "sentence" if encoding.split_sentences else "document"
+    prefixes = {key: f"{output_prefix}_{key}_{level}" for key in encoding.keys}
+    progress = Progress(total=sum(source.size for source in sources), every=log_interval, say=say)
     with ExitStack() as stack:
-        dtype = token_dtype(made.vocab_size)
-        writers = {key: stack.enter_context(IndexedWriter(prefixes[key], dtype)) for key in encoding.keys}
-        for batch, encoded in encode_in_order(encoding, read_batches(paths), workers=workers):
-            for key, result in encoded.items():
-                writers[key].add_documents(result.tokens, result.lengths)
-                counts[key].documents += len(result.lengths)
-                counts[key].tokens += len(result.tokens)
-                counts[key].empty += result.empty
-                counts[key].unknown += result.unknown
-                counts[key].ends_in_text += result.ends_in_text
-            progress.add(batch.read, len(batch.lines), sum(len(result.tokens) for result in encoded.values()))
-        for key, count in counts.items():
-            if not count.tokens:
+        bad = stack.enter_context(Report(report, say))
+        outputs = {
+            key: Output(
+                writer=stack.enter_context(IndexedWriter(prefix, token_dtype(tokenizer.vocab_size))),
+                eod=encoder.eod,
+                sentences=encoding.split_sentences,
+            )
+            for key, prefix in prefixes.items()
+        }
+        broken = False
+        for batch, done in encode_in_order(encoder, batches, workers=workers):
+            if done.bad and encoding.on_error == "stop":
+                raise ValueError(done.bad[0].line())
+            broken = _write(outputs, batch, done, bad, broken=broken)
+            tokens = sum(len(found.tokens) for found in done.encoded.values())
+            progress.add(read=batch.read, documents=done.records, tokens=tokens)
+        for key, output in outputs.items():
+            if not output.counts.tokens:
                 raise ValueError(
-                    f"--input {inputs} gives no tokens under the key {key!r} ({count.empty} empty documents); "
-                    f"nothing was written."
+                    f"--input {' '.join(inputs)} gives no tokens under the key {key!r} "
+                    f"({output.counts.empty} empty documents); nothing was written."
                 )
-    for key, count in counts.items():
-        say(count.line(prefixes[key]))
-    return counts
+    if bad.left_out or bad.replaced:
+        say(bad.line())
+    say(progress.line())
+    for key, output in outputs.items():
+        say(output.counts.line(prefixes[key]))
+    return {key: output.counts for key, output in outputs.items()}
 
 
-class _Progress:
-    def __init__(self, *, total: int, every: int, say: Callable[[str], None]) -> None:
-        self.total, self.every, self.say = total, every, say
-        self.started = time.monotonic()
-        self.read = self.documents = self.tokens = 0
-        self.next = every
+def _write(outputs: dict[str, Output], batch: Batch, done: Done, bad: Report, *, broken: bool) -> bool:
+    """Write a batch; whether the long document that it belongs to is broken and will be dropped."""
+    # Of a long document's mistakes the first is told.
+    bad.add(one for one in done.bad if not broken or one.replaced)
+    broken = broken or (batch.part_of is not None and any(not one.replaced for one in done.bad))
+    if batch.last:
+        for output in outputs.values():
+            if batch.part_of is not None or output.lengths:
+                output.end(keep=batch.part_of is not None and not broken)
+        return False
+    for key, found in done.encoded.items():
+        if batch.part_of is None:
+            outputs[key].add(found)
+        else:
+            outputs[key].add_part(found)
+    return broken
 
-    def add(self, read: int, documents: int, tokens: int) -> None:
-        self.read += read
-        self.documents += documents
-        self.tokens += tokens
-        if self.documents < self.next:
-            return
-        self.next = (self.documents // self.every + 1) * self.every
-        seconds = max(time.monotonic() - self.started, 1e-9)
-        left = (self.total - self.read) / (self.read / seconds)
-        self.say(
-            f"{self.documents} documents, {100 * self.read / self.total:.1f}%: {self.read / seconds / 1e6:.2f} MB/s, "
-            f"{self.documents / seconds:.0f} documents/s, {self.tokens / seconds:.0f} tokens/s, ETA {left:.0f} s"
-        )
+
+def _choose_engine(
+    plain: Encoder, tokenizer: Tokenizer, batches: Iterator[Batch], say: Callable[[str], None]
+) -> tuple[Encoder, Iterator[Batch]]:
+    """The fastest encoder with the same ids, compared on the beginning of the input; and all batches."""
+    first = next(batches, None)
+    sample: list[str] = []
+    keys, is_json = plain.encoding.keys, first is not None and first.is_json
+    for _, data in first.records() if first else ():
+        with suppress(ValueError):
+            values, _ = read_record(data, keys, is_json=is_json)
+            sample += [text[:SAMPLE] for texts in values.values() for text in texts]
+        if sum(map(len, sample)) > SAMPLE:
+            break
+    engine, why = fastest(tokenizer, sample)
+    end = f", end of document {plain.eod}" if plain.eod is not None else ""
+    say(f"{type(tokenizer).__name__}: {tokenizer.vocab_size} ids{end}; engine: {why}")
+    chosen = Encoder(replace(plain.encoding, engine=engine), tokenizer) if engine != "own" else plain
+    return chosen, chain([] if first is None else [first], batches)

@@ -1,132 +1,146 @@
-"""Lines of JSON to token ids: what a worker does with a batch of lines."""
+"""Records to token ids: what a worker does with a batch."""
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from megalite.data.indexed import token_dtype
-from megalite.data.tokenizer import build_tokenizer
+from megalite.data.preprocess.batch import REPLACED, Bad, Batch, Done, Encoded
+from megalite.data.preprocess.records import Texts, read_record
+from megalite.data.preprocess.sentences import split_sentences
 from megalite.data.tokenizer_base import Tokenizer
-
-BATCH_BYTES = 1 << 18
-BOM = b"\xef\xbb\xbf"
+from megalite.data.tokenizer_engine import Encode, recipe, tiktoken_encode, with_special
+from megalite.environment import set_default
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
-    """What to take from each line and how to encode it."""
+    """What to take from each record and how to encode it."""
 
     tokenizer: tuple[tuple[str, Any], ...]
     """Arguments of build_tokenizer, as pairs: each worker makes its own."""
-    keys: tuple[str, ...]
-    append_eod: bool
+    keys: tuple[str, ...] = ("text",)
+    append_eod: bool = False
+    on_error: str = "stop"
+    """Or "skip", or "replace"."""
+    engine: str = "own"
+    """Or "tiktoken", where it gives the same ids."""
+    allow_special: bool = False
+    split_sentences: bool = False
+    keep_newlines: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Batch:
-    """Neighbouring lines of one file; those without anything but white space are left out."""
+class Encoder:
+    """An Encoding at work."""
 
-    path: str
-    lines: tuple[tuple[int, bytes], ...]
-    """Line number from 1, and its bytes."""
-    read: int
-    """Bytes of the file that this batch stands for, blank lines included."""
+    def __init__(self, encoding: Encoding, tokenizer: Tokenizer) -> None:
+        # In one thread: the number of workers is what the user asked for.
+        set_default("TOKENIZERS_PARALLELISM", "false")
+        self.encoding, self.tokenizer = encoding, tokenizer
+        self.dtype = token_dtype(tokenizer.vocab_size)
+        self.eod = tokenizer.eod if encoding.append_eod else None
+        self.encode: Encode = tokenizer.encode_batch
+        if encoding.engine == "tiktoken":
+            self.encode = tiktoken_encode(recipe(tokenizer), tokenizer)
+        self.special = np.array([] if self.eod is None else [self.eod])
+        if encoding.allow_special:
+            spelled = tokenizer.special_tokens()
+            if not spelled:
+                raise ValueError(f"--allow-special: {type(tokenizer).__name__} has no special tokens; leave it out.")
+            self.encode = with_special(self.encode, spelled)
+            self.special = np.array(list(spelled.values()))
 
-
-@dataclass(frozen=True, kw_only=True)
-class Encoded:
-    """The documents of a batch under one key, those without a token left out."""
-
-    tokens: np.ndarray
-    lengths: np.ndarray
-    empty: int
-    """Documents without a token."""
-    unknown: int
-    """Tokens that stand for text outside the vocabulary."""
-    ends_in_text: int
-    """Ends of document that came out of the text itself."""
-
-
-def read_batches(paths: Sequence[Path]) -> Iterator[Batch]:
-    """The lines of the files in order. Only a newline ends a line: U+2028 and the like are text."""
-    for path in paths:
-        with path.open("rb") as file:
-            lines: list[tuple[int, bytes]] = []
-            read = 0
-            for number, line in enumerate(file, 1):
-                read += len(line)
-                text = line.removeprefix(BOM) if number == 1 else line
-                if text.strip():
-                    lines.append((number, text))
-                if read >= BATCH_BYTES:
-                    yield Batch(path=str(path), lines=tuple(lines), read=read)
-                    lines, read = [], 0
-            if read:
-                yield Batch(path=str(path), lines=tuple(lines), read=read)
-
-
-def encode_batch(encoding: Encoding, batch: Batch) -> dict[str, Encoded]:
-    """The documents of a batch by key. ValueError names the file and the line at fault."""
-    tokenizer = _tokenizer(encoding.tokenizer)
-    records = [_record(batch.path, number, line, encoding.keys) for number, line in batch.lines]
-    encoded = {}
-    for key in encoding.keys:
-        texts = [record[key] for record in records]
+    def batch(self, batch: Batch) -> Done:
+        """The documents of a batch by key, and what was wrong with it."""
+        if batch.part_of is not None or batch.bad:
+            return self._part(batch)
+        bad: list[Bad] = []
+        numbers: list[int] = []
+        documents: dict[str, list[Texts]] = {key: [] for key in self.encoding.keys}
+        may_replace = self.encoding.on_error == "replace"
+        for number, data in batch.records():
+            try:
+                texts, replaced = read_record(data, self.encoding.keys, is_json=batch.is_json, may_replace=may_replace)
+            except ValueError as error:
+                bad.append(batch.wrong(number, str(error)))
+                if self.encoding.on_error == "stop":
+                    break
+                continue
+            if replaced:
+                bad.append(batch.wrong(number, REPLACED, replaced=True))
+            numbers.append(number)
+            for key, found in texts.items():
+                documents[key].append([part for text in found for part in self._sequences(text)])
         try:
-            documents = tokenizer.encode_batch(texts)
-        except Exception:  # Whatever the library raises, the user needs the line.
-            documents = [
-                _encode_line(tokenizer, text, batch.path, number)
-                for text, (number, _) in zip(texts, batch.lines, strict=True)
-            ]
-        encoded[key] = _pack(documents, tokenizer, append_eod=encoding.append_eod)
-    return encoded
+            encoded = {key: self._encoded(found) for key, found in documents.items()}
+        except Exception:  # Whatever the library raises, the user needs the record.
+            faults = [self._fault([found[n] for found in documents.values()]) for n in range(len(numbers))]
+            bad += [batch.wrong(number, fault) for number, fault in zip(numbers, faults, strict=True) if fault]
+            encoded = {
+                key: self._encoded([texts for texts, fault in zip(found, faults, strict=True) if not fault])
+                for key, found in documents.items()
+            }
+        return Done(encoded=encoded, bad=tuple(sorted(bad, key=lambda one: one.number)), records=len(numbers))
+
+    def _part(self, batch: Batch) -> Done:
+        bad = [batch.bad] if batch.bad else []
+        if not batch.data:
+            return Done(encoded={}, bad=tuple(bad), records=int(batch.part_of is not None))
+        assert batch.part_of is not None
+        texts = self._sequences(batch.data.decode())
+        if fault := self._fault([texts]):
+            return Done(encoded={}, bad=(batch.wrong(batch.first, fault),))
+        # The end of the document comes with its last part, not here.
+        return Done(encoded={batch.part_of: self._encoded([texts], ends=False)})
+
+    def _fault(self, documents: Sequence[Texts]) -> str | None:
+        """Why these cannot be encoded."""
+        try:
+            self.encode([text for texts in documents for text in texts])
+        except Exception as error:
+            return f" cannot be encoded: {error}"
+        return None
+
+    def _sequences(self, text: str) -> Texts:
+        if self.encoding.split_sentences:
+            return split_sentences(text, keep_newlines=self.encoding.keep_newlines)
+        return [text]
+
+    def _encoded(self, documents: Sequence[Texts], *, ends: bool = True) -> Encoded:
+        """Ids of documents, which end here or go on."""
+        found = self.encode([text for texts in documents for text in texts])
+        lengths = np.array([len(ids) for ids in found], np.int64)
+        tokens = np.concatenate(found) if found else np.empty(0, np.int64)
+        owner = np.repeat(np.arange(len(documents)), np.array([len(texts) for texts in documents], np.int64))[
+            lengths > 0
+        ]
+        lengths = lengths[lengths > 0]
+        sequences = np.bincount(owner, minlength=len(documents))
+        unknown = 0 if self.tokenizer.unknown is None else int(np.count_nonzero(tokens == self.tokenizer.unknown))
+        special = int(np.isin(tokens, self.special).sum()) if len(self.special) else 0
+        full = sequences[sequences > 0]
+        if self.eod is not None and ends:
+            lengths[np.cumsum(full) - 1] += 1
+            tokens = _end_documents(
+                tokens, np.add.reduceat(lengths, np.cumsum(full) - full) if len(full) else full, self.eod
+            )
+        return Encoded(
+            tokens=tokens.astype(self.dtype, copy=False),
+            lengths=lengths,
+            sequences=None if (full == 1).all() else full,
+            empty=len(documents) - len(full),
+            unknown=unknown,
+            special=special,
+        )
 
 
-@lru_cache(maxsize=1)
-def _tokenizer(arguments: tuple[tuple[str, Any], ...]) -> Tokenizer:
-    """One for the whole life of a worker."""
-    return build_tokenizer(**dict(arguments))
-
-
-def _record(path: str, number: int, line: bytes, keys: Sequence[str]) -> dict[str, str]:
-    where = f"{path}, line {number}"
-    try:
-        record = json.loads(line.decode())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is not JSON in UTF-8: {error}") from error
-    if not isinstance(record, dict):
-        raise ValueError(f'{where} is not a JSON object such as {{"text": "..."}}')
-    for key in keys:
-        if key not in record:
-            raise ValueError(f"{where} has no key {key!r}; --json-keys names what each line must have")
-        if not isinstance(record[key], str):
-            raise ValueError(f"{where}: the value of {key!r} is {type(record[key]).__name__}, not a string")
-    return record
-
-
-def _encode_line(tokenizer: Tokenizer, text: str, path: str, number: int) -> list[int]:
-    try:
-        return tokenizer.encode(text)
-    except Exception as error:
-        # Half of a surrogate pair can be written in JSON, but it is not a character.
-        half = next((f"U+{ord(c):04X}" for c in text if "\ud800" <= c <= "\udfff"), None)
-        reason = f"{half} alone is not a character" if half else error
-        raise ValueError(f"{path}, line {number} cannot be encoded: {reason}") from error
-
-
-def _pack(documents: list[list[int]], tokenizer: Tokenizer, *, append_eod: bool) -> Encoded:
-    full = [document for document in documents if document]
-    end = [tokenizer.eod] if append_eod else []
-    return Encoded(
-        tokens=np.array([i for document in full for i in document + end], token_dtype(tokenizer.vocab_size)),
-        lengths=np.array([len(document) + len(end) for document in full], np.int64),
-        empty=len(documents) - len(full),
-        unknown=0 if tokenizer.unknown is None else sum(document.count(tokenizer.unknown) for document in full),
-        ends_in_text=sum(document.count(tokenizer.eod) for document in full) if append_eod else 0,
-    )
+def _end_documents(tokens: np.ndarray, sizes: np.ndarray, eod: int) -> np.ndarray:
+    """The documents of tokens with `eod` after each; `sizes` count it in."""
+    ended = np.empty(len(tokens) + len(sizes), tokens.dtype if eod <= np.iinfo(tokens.dtype).max else np.int64)
+    is_text = np.ones(len(ended), bool)
+    is_text[np.cumsum(sizes) - 1] = False
+    ended[is_text] = tokens
+    ended[~is_text] = eod
+    return ended
