@@ -28,7 +28,7 @@ def main() -> int:
 
     if "--print-config" in parsed.actions:
         return _tell(first, to_toml(parsed.config))
-    said = parsed.notices + notices(parsed.config)
+    said = parsed.notices + notices(parsed.config, here.world_size)
     if "--dry-run" in parsed.actions:
         return _tell(first, "\n".join([*said, summary(parsed.config, parsed.origins, here.world_size)]))
 

@@ -4,6 +4,7 @@ import os.path
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from megalite.config.derive import derive
 from megalite.config.options import Option, options
 from megalite.config.problem import Problem
 from megalite.config.schema import Config
@@ -36,13 +37,17 @@ def check(
     return problems
 
 
-def notices(config: Config) -> list[str]:
-    """What is allowed but has no effect, or is decided for the user: said once."""
+def notices(config: Config, world_size: int) -> list[str]:
+    """What is allowed but has no effect, costs much, or is decided for the user: said once. The config is valid."""
     model, optimizer = config.model, config.optimizer
+    derived = derive(config, world_size)
+    micro_batches, ranks = derived.num_micro_batches, derived.pipeline.num_ranks
     said = {
         "--sequence-parallel has no effect with --tensor-model-parallel-size 1.": (
             config.parallel.sequence_parallel and config.parallel.tensor_model_parallel_size == 1
         ),
+        f"A step has {micro_batches} micro-batches, fewer than --pipeline-model-parallel-size {ranks}: ranks wait most "
+        "of the time. A larger --global-batch-size gives them work.": micro_batches < ranks,
         f"--num-query-groups {model.num_query_groups} is not read without --group-query-attention.": (
             model.num_query_groups != 1 and not model.group_query_attention
         ),

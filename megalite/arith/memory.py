@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from megalite.arith.part import Part, whole
 from megalite.config.size import ModelSize
 
 
@@ -62,6 +63,7 @@ def layer_activation_bytes(
 
 def activation_bytes(
     size: ModelSize,
+    part: Part | None = None,
     *,
     micro_batch_size: int,
     param_bytes: int,
@@ -70,7 +72,8 @@ def activation_bytes(
     fused_attention: bool,
     dropout: bool,
 ) -> int:
-    """An estimate of the peak of activations of one micro-batch: every layer's, and the logits with their gradient."""
+    """An estimate of what a part keeps of one micro-batch: its layers' activations, the logits and their gradient."""
+    part = part or whole(size)
     per_layer = layer_activation_bytes(
         size,
         micro_batch_size=micro_batch_size,
@@ -81,4 +84,4 @@ def activation_bytes(
         dropout=dropout,
     )
     logits = size.seq_length * micro_batch_size * -(-size.vocab_size // tensor_parallel_size)
-    return size.num_layers * per_layer + 2 * logits * max(param_bytes, 4)
+    return part.layers * per_layer + part.loss * 2 * logits * max(param_bytes, 4)

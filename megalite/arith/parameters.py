@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from megalite.arith.part import Part, whole
 from megalite.config.size import ModelSize
 
 
@@ -22,18 +23,19 @@ class ParameterCount:
         return -(-self.split // tensor_parallel_size) + self.replicated
 
 
-def count_parameters(size: ModelSize) -> ParameterCount:
-    """The exact count, vocabulary as given.
+def count_parameters(size: ModelSize, part: Part | None = None) -> ParameterCount:
+    """The exact count, of the whole model unless a part is given; vocabulary as given.
 
     With biases, learned positions and tied embeddings it is 12Lh^2 (1 + 13/(12h) + (V+s)/(12Lh)) + 2h: Narayanan et
-    al. 2021, equation 2, plus the final norm that it leaves out.
+    al. 2021, equation 2, plus the final norm that it leaves out. Tied embeddings are in the part of the embedding and
+    in that of the loss: parts on two ranks add up to one vocabulary more than the whole.
     """
+    part = part or whole(size)
     layer_split, layer_replicated = layer_parameters(size)
-    embeddings = size.vocab_size * size.hidden_size * (1 if size.tied_embeddings else 2)
     positions = size.max_position_embeddings * size.hidden_size if size.learned_positions else 0
     return ParameterCount(
-        split=size.num_layers * layer_split + embeddings,
-        replicated=size.num_layers * layer_replicated + positions + _norm(size),
+        split=part.layers * layer_split + _vocabularies(size, part) * size.vocab_size * size.hidden_size,
+        replicated=part.layers * layer_replicated + positions * part.embedding + _norm(size) * part.loss,
     )
 
 
@@ -60,3 +62,8 @@ def head_norm_parameters(size: ModelSize) -> int:
 
 def _norm(size: ModelSize) -> int:
     return size.hidden_size * (2 if size.norm_bias else 1)
+
+
+def _vocabularies(size: ModelSize, part: Part) -> int:
+    both = part.embedding + part.loss
+    return min(both, 1) if size.tied_embeddings else both

@@ -7,6 +7,7 @@ input. A group of one rank sends nothing.
 from dataclasses import dataclass
 
 from megalite.arith.parameters import count_parameters, head_norm_parameters
+from megalite.arith.part import Part, whole
 from megalite.config.size import ModelSize
 
 
@@ -20,14 +21,17 @@ class Sent:
 
 def tensor_parallel_traffic(
     size: ModelSize,
+    part: Part | None = None,
     *,
+    neighbours: int = 0,
     tensor_parallel_size: int,
     sequence_parallel: bool,
     micro_batch_size: int,
     num_micro_batches: int,
     param_bytes: int,
 ) -> dict[str, Sent]:
-    """What the tp group sends in one step of forward, backward and gradient finalisation, by collective.
+    """What the tp group sends in one step of forward, backward and gradient finalisation, by collective, for the whole
+    model or for one rank's part of it.
 
     A layer has two column linears, qkv and fc1, and two row linears, out and fc2; the head is one more column linear.
 
@@ -40,27 +44,63 @@ def tensor_parallel_traffic(
       all-reduce (with sequence parallelism, in the one that follows).
     - Sequence parallel, once per step: the gradients of everything replicated (norms, biases of row linears, learned
       positions), in one all-reduce.
+    - Without sequence parallelism, what comes from another stage: the ranks got a part of it each, and gather it.
+      `neighbours` is how often a stage of this rank is next to one of another rank.
     """
-    t, m, layers = tensor_parallel_size, num_micro_batches, size.num_layers
+    part = part or whole(size)
+    t, m, layers = tensor_parallel_size, num_micro_batches, part.layers
     if t == 1:
         return {}
     tokens = size.seq_length * micro_batch_size
     activation = tokens * size.hidden_size * param_bytes
-    loss = tokens * t * 3 * max(param_bytes, 4)
-    columns, rows = 2 * layers + 1, 2 * layers + 1
+    loss = tokens * t * 3 * max(param_bytes, 4) * part.loss
+    columns, rows = 2 * layers + part.loss, 2 * layers + part.embedding
     if not sequence_parallel:
         sums = m * (columns + rows)
         of_heads = head_norm_parameters(size) * layers * max(param_bytes, 4)
-        return {
-            "all_reduce": Sent(calls=sums + (of_heads > 0), nbytes=sums * activation + of_heads),
-            "all_gather": Sent(calls=m, nbytes=m * loss),
-        }
+        received = m * neighbours * _is_cut(size, micro_batch_size, t)
+        return _without_none(
+            all_reduce=Sent(calls=sums + (of_heads > 0), nbytes=sums * activation + of_heads),
+            all_gather=Sent(calls=m * part.loss + received, nbytes=m * loss + received * activation),
+        )
     gathers, scatters = m * (2 * columns + rows), m * (columns + rows)
-    return {
-        "all_gather": Sent(calls=gathers + m, nbytes=gathers * activation + m * loss),
-        "reduce_scatter": Sent(calls=scatters, nbytes=scatters * activation),
-        "all_reduce": Sent(calls=1, nbytes=count_parameters(size).replicated * max(param_bytes, 4)),
-    }
+    owed = count_parameters(size, part).replicated * max(param_bytes, 4)
+    return _without_none(
+        all_gather=Sent(calls=gathers + m * part.loss, nbytes=gathers * activation + m * loss),
+        reduce_scatter=Sent(calls=scatters, nbytes=scatters * activation),
+        all_reduce=Sent(calls=int(owed > 0), nbytes=owed),
+    )
+
+
+def pipeline_traffic(
+    size: ModelSize,
+    *,
+    neighbours: int,
+    tensor_parallel_size: int,
+    sequence_parallel: bool,
+    micro_batch_size: int,
+    num_micro_batches: int,
+    hidden_bytes: int,
+) -> dict[str, Sent]:
+    """What one rank sends and receives along the pipeline in one step: 2m messages at an end, 4m in the middle.
+
+    To and from each of its neighbours goes one tensor each way and micro-batch: an activation to the stage after, the
+    gradient of one to the stage before. Each tensor parallel rank sends a part of it, `hidden_bytes` an element.
+    """
+    cut = sequence_parallel or _is_cut(size, micro_batch_size, tensor_parallel_size)
+    elements = size.seq_length * micro_batch_size * size.hidden_size // (tensor_parallel_size if cut else 1)
+    calls = num_micro_batches * neighbours
+    one_way = Sent(calls=calls, nbytes=calls * elements * hidden_bytes)
+    return _without_none(send=one_way, recv=one_way)
+
+
+def ends_traffic(size: ModelSize, *, tensor_parallel_size: int, grad_bytes: int) -> dict[str, Sent]:
+    """What the two ends of a pipeline send in one step where both hold the tied embeddings: the sum of their gradients.
+
+    The vocabulary is the padded one.
+    """
+    nbytes = size.vocab_size // tensor_parallel_size * size.hidden_size * grad_bytes * size.tied_embeddings
+    return _without_none(all_reduce=Sent(calls=int(nbytes > 0), nbytes=nbytes))
 
 
 def data_parallel_traffic(
@@ -70,3 +110,13 @@ def data_parallel_traffic(
     if data_parallel_size == 1:
         return {}
     return {"all_reduce": Sent(calls=buckets, nbytes=parameters * grad_bytes)}
+
+
+def _is_cut(size: ModelSize, micro_batch_size: int, tensor_parallel_size: int) -> bool:
+    """Whether tensor parallel ranks share the sending of an activation; one that they do not divide is sent whole."""
+    elements = size.seq_length * micro_batch_size * size.hidden_size
+    return tensor_parallel_size > 1 and elements % tensor_parallel_size == 0
+
+
+def _without_none(**collectives: Sent) -> dict[str, Sent]:
+    return {name: sent for name, sent in collectives.items() if sent.calls}

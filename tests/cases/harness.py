@@ -87,7 +87,7 @@ def in_pool(mesh: ParallelMesh, argv: Sequence[str]) -> tuple[int, str]:
     here = Launch(rank=mesh.rank, world_size=mesh.world.size, local_rank=mesh.rank, local_world_size=mesh.world.size)
     joined = patch("megalite.train.run.start", lambda *_, **__: mesh)
     with contextlib.redirect_stdout(out), joined:
-        print("\n".join([*parsed.notices, *notices(parsed.config)]))
+        print("\n".join([*parsed.notices, *notices(parsed.config, mesh.world.size)]))
         try:
             run(parsed.config, here)
         except (ValueError, OSError, FloatingPointError) as error:

@@ -7,7 +7,14 @@ import pytest
 from megalite.arith.flops import model_flops
 from megalite.arith.memory import activation_bytes, layer_activation_bytes, state_bytes
 from megalite.arith.parameters import count_parameters
-from megalite.arith.traffic import Sent, data_parallel_traffic, tensor_parallel_traffic
+from megalite.arith.part import Part, whole
+from megalite.arith.traffic import (
+    Sent,
+    data_parallel_traffic,
+    ends_traffic,
+    pipeline_traffic,
+    tensor_parallel_traffic,
+)
 from megalite.config.size import ModelSize
 
 
@@ -155,3 +162,89 @@ def test_a_group_of_one_sends_nothing():
 def test_data_parallel_collectives():
     sent = data_parallel_traffic(parameters=10, data_parallel_size=2, buckets=3, grad_bytes=4)
     assert sent == {"all_reduce": Sent(calls=3, nbytes=40)}
+
+
+FIRST = Part(layers=1, embedding=True, loss=False)
+MIDDLE = Part(layers=2, embedding=False, loss=False)
+LAST = Part(layers=1, embedding=False, loss=True)
+PARTS = [FIRST, MIDDLE, LAST]
+SIZE = gpt(4, 64, 8, 32, 96)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_parameters_of_parts_add_up(tied):
+    size = replace(SIZE, tied_embeddings=tied)
+    assert count_parameters(size, whole(size)) == count_parameters(size)
+    parts = sum(count_parameters(size, part).total for part in PARTS)
+    assert parts == count_parameters(size).total + tied * 96 * 64
+    both = Part(layers=2, embedding=True, loss=True)
+    assert count_parameters(size, both).total + count_parameters(size, MIDDLE).total == count_parameters(size).total
+    assert count_parameters(size, FIRST).total - count_parameters(size, MIDDLE).total // 2 == 96 * 64 + 32 * 64
+
+
+def test_activations_of_parts_add_up():
+    settings = {"micro_batch_size": 2, "param_bytes": 4, "tensor_parallel_size": 2, "sequence_parallel": True}
+    settings |= {"fused_attention": True, "dropout": False}
+    assert sum(activation_bytes(SIZE, part, **settings) for part in PARTS) == activation_bytes(SIZE, **settings)
+
+
+@pytest.mark.parametrize("sp", [True, False])
+@pytest.mark.parametrize("qk_norm", [True, False])
+def test_tensor_parallel_collectives_of_parts_add_up(sp, qk_norm):
+    """But for those that a rank does once, and for gathering what comes from another stage."""
+    size, m, t = replace(SIZE, qk_norm=qk_norm), 3, 2
+    settings = {"tensor_parallel_size": t, "micro_batch_size": 1, "num_micro_batches": m, "param_bytes": 2}
+    settings |= {"sequence_parallel": sp}
+    activation = 32 * 64 * 2
+    total = tensor_parallel_traffic(size, **settings)
+    parts = [
+        tensor_parallel_traffic(size, part, neighbours=neighbours, **settings)
+        for part, neighbours in zip(PARTS, (1, 2, 1), strict=True)
+    ]
+    received = 0 if sp else 4 * m
+    once = {"all_reduce": 2 * sp or 2 * qk_norm, "all_gather": received, "reduce_scatter": 0}
+    for name, sent in total.items():
+        assert sum(part[name].calls for part in parts if name in part) == sent.calls + once[name]
+        extra = received * activation if name == "all_gather" else 0
+        assert sum(part[name].nbytes for part in parts if name in part) == sent.nbytes + extra
+    assert ("all_gather" in parts[0]) is True
+    assert parts[1].get("all_gather") == (
+        Sent(calls=12 * m, nbytes=12 * m * activation) if sp else Sent(calls=2 * m, nbytes=2 * m * activation)
+    )
+
+
+def test_a_part_without_anything_sends_nothing():
+    nothing = Part(layers=0, embedding=False, loss=False)
+    settings = {"tensor_parallel_size": 2, "micro_batch_size": 1, "num_micro_batches": 3, "param_bytes": 2}
+    for sp in (True, False):
+        assert tensor_parallel_traffic(SIZE, nothing, sequence_parallel=sp, **settings) == {}
+
+
+@pytest.mark.parametrize(
+    ("t", "sp", "seq_length", "elements"),
+    [(1, False, 32, 2 * 32 * 64), (2, False, 32, 32 * 64), (2, True, 32, 32 * 64), (8, False, 33, 2 * 33 * 8)],
+)
+def test_pipeline_messages(t, sp, seq_length, elements):
+    size, m = replace(SIZE, seq_length=seq_length), 5
+    settings = {"tensor_parallel_size": t, "sequence_parallel": sp, "micro_batch_size": 2, "num_micro_batches": m}
+    for neighbours in (1, 2, 3):
+        one_way = Sent(calls=neighbours * m, nbytes=neighbours * m * elements * 2)
+        assert pipeline_traffic(size, neighbours=neighbours, hidden_bytes=2, **settings) == {
+            "send": one_way,
+            "recv": one_way,
+        }
+    assert pipeline_traffic(size, neighbours=0, hidden_bytes=2, **settings) == {}
+
+
+def test_a_message_that_ranks_do_not_divide_is_sent_whole():
+    size = replace(SIZE, seq_length=3, hidden_size=5)
+    settings = {"tensor_parallel_size": 2, "sequence_parallel": False, "micro_batch_size": 1, "num_micro_batches": 1}
+    sent = pipeline_traffic(size, neighbours=1, hidden_bytes=4, **settings)
+    assert sent["send"] == Sent(calls=1, nbytes=15 * 4)
+    received = tensor_parallel_traffic(size, MIDDLE, neighbours=1, param_bytes=4, **settings)
+    assert "all_gather" not in received
+
+
+def test_ends_of_a_pipeline_sum_tied_embeddings():
+    assert ends_traffic(SIZE, tensor_parallel_size=2, grad_bytes=4) == {"all_reduce": Sent(calls=1, nbytes=48 * 64 * 4)}
+    assert ends_traffic(replace(SIZE, tied_embeddings=False), tensor_parallel_size=2, grad_bytes=4) == {}

@@ -266,7 +266,7 @@ class TellingRun:
 def planned(config: Config) -> object:
     """All that is worked out for two ranks, and all that is said."""
     size = model_size(config.model, vocab_size=config.tokenizer.vocab_size or 0)
-    said = [problem.text for problem in check(config, 2)] + notices(config)
+    said = [problem.text for problem in check(config, 2)] or notices(config, 2)
     _, layout = summary(config, {}, 2).split("\nlayout:")
     return said or [asdict(derive(config, 2)), asdict(size), layout]
 

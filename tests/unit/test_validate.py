@@ -298,13 +298,17 @@ def test_nothing_given_names_what_is_required():
         ("--lr-wsd-decay-iters 2", "are not read without --lr-decay-style WSD."),
         ("--save-interval 2", "--save-interval has no effect without --save."),
         ("--finetune", "have no effect without --load."),
+        (
+            f"{PP} --global-batch-size 4",
+            "A step has 1 micro-batches, fewer than --pipeline-model-parallel-size 2: ranks wait most of the time.",
+        ),
         ("--split 1,1,1", "--split is not read with --mock-data, which is cut into three equal parts."),
     ],
 )
 def test_without_effect_is_said(flags, text):
-    (notice,) = notices(parsed(flags).config)
+    (notice,) = notices(parsed(flags).config, 4)
     assert text in notice
 
 
 def test_ordinary_settings_need_no_notice():
-    assert notices(parsed("").config) == []
+    assert notices(parsed("").config, 4) == []
