@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from megalite.model.context import Context
-from megalite.ops.attention import fused_attention, hidden_keys, softmax_attention
+from megalite.ops.attention import fused_attention, softmax_attention
 from megalite.ops.dropout import attention_dropout
 from megalite.ops.rotary import rotate
 from megalite.shard import Init, ShardSpec
@@ -25,7 +25,7 @@ class FusedCore(nn.Module):
         self.window = window
 
     def hidden(self, q: Tensor, k: Tensor, context: Context) -> Tensor | None:
-        return hidden_keys(q.shape[2], k.shape[2], window=self.window, segment_ids=context.segment_ids, device=q.device)
+        return context.hidden(q.shape[2], k.shape[2], window=self.window)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
         return fused_attention(q, k, v, self.hidden(q, k, context))

@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from megalite.ops.attention import hidden_keys
 from megalite.ops.dropout import Draw
 
 
@@ -50,3 +51,13 @@ class Context:
     cache: Cache = field(default_factory=NoCache)
     angles: tuple[Tensor, Tensor] | None = None
     """cos [s, b, 1, 1, r] and sin [s, b, 1, 1, r / 2] where positions are rotary: filled in by the model, once."""
+    _masks: dict[tuple[int, int, int | None], Tensor | None] = field(init=False, repr=False, default_factory=dict)
+
+    def hidden(self, queries: int, keys: int, *, window: int | None) -> Tensor | None:
+        """What `hidden_keys` says of these tokens: made by the first layer that asks, shared by those like it."""
+        case = (queries, keys, window)
+        if case not in self._masks:
+            self._masks[case] = hidden_keys(
+                queries, keys, window=window, segment_ids=self.segment_ids, device=self.position_ids.device
+            )
+        return self._masks[case]

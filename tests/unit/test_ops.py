@@ -1,6 +1,7 @@
 """The operations of the model against formulas written down anew, and against transformers."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from torch import Tensor
 
 from megalite.config.schema import Model
 from megalite.config.windows import windows
+from megalite.model.attention import DropoutCore, FusedCore, SoftmaxCore
+from megalite.model.context import Context
 from megalite.ops.activation import gelu_exact, gelu_tanh, quick_geglu, squared_relu, swiglu
 from megalite.ops.attention import fused_attention, hidden_keys, softmax_attention
 from megalite.ops.blocked_attention import BLOCK, LONGEST, blocked_attention, suits
@@ -109,6 +112,31 @@ def test_hidden_keys(queries: int, window: int | None, segment_ids: Tensor | Non
             expected = expected or bool(segment_ids[b, at] != segment_ids[b, j])
         found = j > at if hidden is None else bool(torch.broadcast_to(hidden, (2, 1, queries, keys))[b, 0, i, j])
         assert found == expected
+
+
+def test_layers_alike_share_what_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int | None] = []
+
+    def counting(queries: int, keys: int, **given) -> Tensor | None:
+        made.append(given["window"])
+        return hidden_keys(queries, keys, **given)
+
+    monkeypatch.setattr("megalite.model.context.hidden_keys", counting)
+    q, k, v = random(3, 2, 4, 6, 8)
+    given = {"position_ids": torch.arange(6).repeat(2, 1), "segment_ids": DOCUMENTS}
+    settings = {"layer": 0, "first_head": 0}
+    cores = [
+        *(FusedCore(window=window) for window in (2, None, 2, 3)),
+        DropoutCore(0.5, window=3, **settings),
+        SoftmaxCore(0.0, window=None, coefficient=2.0, sink=None, **settings),
+    ]
+    context = Context(**given)
+    shared = [core(q, k, v, context) for core in cores]
+    assert made == [2, None, 3]
+    for core, out in zip(cores, shared, strict=True):
+        assert torch.equal(out, core(q, k, v, Context(**given)))
+    grown = cores[0](q[:, :, -1:], k, v, Context(position_ids=torch.full((1, 1), 5)))
+    assert torch.allclose(grown, cores[0](q, k, v, replace(context, segment_ids=None))[:, :, -1:], atol=1e-12)
 
 
 @pytest.mark.parametrize("window", [None, 2])
