@@ -1,6 +1,7 @@
 """Convert a Hugging Face folder to a megalite checkpoint, or back. Values keep their bits unless --dtype is given."""
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 
 from megalite.checkpoint.format import find, folder_name
 from megalite.checkpoint.hf.exporting import export_folder
+from megalite.checkpoint.hf.families import FAMILIES
 from megalite.checkpoint.hf.importing import Imported, import_folder
 from megalite.config.options import Option, options
 from megalite.config.schema import Config, Model, Tokenizer
@@ -25,6 +27,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--load", type=Path, required=True, help="a Hugging Face folder, or a folder of checkpoints")
     parser.add_argument("--save", type=Path, required=True, help="the folder to write")
     parser.add_argument("--ckpt-step", type=int, help="the iteration to export instead of the latest")
+    parser.add_argument(
+        "--family", choices=FAMILIES, help="the model_type of an export; unset: whence it came, or fits"
+    )
     parser.add_argument("--dtype", choices=DTYPES, help="round the tensors to this; unset: as they are stored")
     parser.add_argument("--max-file-gb", type=float, default=5.0, help="largest file of weights of an export (5)")
     given = parser.parse_args(arguments)
@@ -32,6 +37,8 @@ def main(arguments: list[str]) -> int:
         parser.error(f"--from {given.source} --to {given.target} converts nothing")
     if given.ckpt_step is not None and given.source == "hf":
         parser.error("--ckpt-step needs --from megalite: a Hugging Face folder holds no iterations")
+    if given.family is not None and given.target != "hf":
+        parser.error("--family needs --to hf: an import reads the family from config.json")
     dtype = DTYPES.get(given.dtype)
     try:
         if given.source == "hf":
@@ -47,7 +54,7 @@ def main(arguments: list[str]) -> int:
         else:
             checkpoint = find(given.load, given.ckpt_step)
             size = max(int(given.max_file_gb * 1e9), 1)
-            exported = export_folder(checkpoint, given.save, dtype=dtype, max_file_bytes=size)
+            exported = export_folder(checkpoint, given.save, family=given.family, dtype=dtype, max_file_bytes=size)
             print(f"{checkpoint} is now a {exported.architecture} in {given.save}: {', '.join(exported.files)}.")
             print(f"{exported.tensors} tensors, {exported.parameters:,} parameters. {exported.tokenizer}")
     except (ValueError, OSError) as error:
@@ -86,7 +93,7 @@ def _as_flag(option: Option, value: Any) -> str:
     """The flag that gives an option this value; nothing for its default."""
     if value == option.default or value is None:
         return ""
-    return option.flag if isinstance(value, bool) else f"{option.flag} {value}"
+    return option.flag if isinstance(value, bool) else f"{option.flag} {shlex.quote(str(value))}"
 
 
 if __name__ == "__main__":

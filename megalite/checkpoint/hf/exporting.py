@@ -45,9 +45,16 @@ class _File:
 
 
 def export_folder(
-    checkpoint: Path, target: Path, *, dtype: torch.dtype | None = None, max_file_bytes: int = 5_000_000_000
+    checkpoint: Path,
+    target: Path,
+    *,
+    family: str | None = None,
+    dtype: torch.dtype | None = None,
+    max_file_bytes: int = 5_000_000_000,
 ) -> Exported:
     """Write a checkpoint folder as a Hugging Face one; tensors keep their dtype unless one is given.
+
+    `family` is the model_type to write; unset, that from which the checkpoint was imported, or the first that fits.
 
     An earlier export in `target` is replaced as a whole; a folder with anything else in it is refused. Raises
     ValueError with every reason for which no family can express the model, or with all tensors that do not fit.
@@ -56,23 +63,24 @@ def export_folder(
     if "model" not in index.scalars or "vocab_size" not in index.scalars:
         raise ValueError(f"{checkpoint} does not say what model it holds: its scalars have no model or vocab_size")
     model = {**index.scalars["model"], "vocab_size": index.scalars["vocab_size"]}
-    family, config = family_for(model)
-    rows = family.rows(model)
+    carried = index.scalars.get("huggingface", {})
+    chosen, config = family_for(model, asked=family, brought=carried.get("config", {}).get("model_type"))
+    rows = chosen.rows(model)
     _check(checkpoint, index, rows)
     _check_target(target)
-    config = {"architectures": [family.architecture], "model_type": family.model_type, **config}
+    config = {"architectures": [chosen.architecture], "model_type": chosen.model_type, **config}
     files = _share_out(index, rows, dtype, max_file_bytes)
     folder = begin_folder(target)
     try:
         for file in files:
             write_tensors(folder / file.name, file.slots, _tensors(checkpoint, index, file, dtype))
         tokenizer = export_tokenizer(checkpoint / "tokenizer", folder)
-        _write_configs(folder, config, files, index.scalars.get("huggingface", {}), tokenizer)
+        _write_configs(folder, config, files, carried, tokenizer)
         publish_folder(target)
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # there only if something failed
     return Exported(
-        architecture=family.architecture,
+        architecture=chosen.architecture,
         tensors=sum(len(file.slots) for file in files),
         parameters=sum(torch.Size(row.shape).numel() for row in rows),
         files=tuple(sorted(path.name for path in target.iterdir())),

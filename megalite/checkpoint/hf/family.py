@@ -16,6 +16,8 @@ class Family:
 
     model_type: str
     architecture: str
+    base: str
+    """What the names of all tensors but the head's begin with; folders that hold no head may leave it out."""
     read_config: Callable[[dict[str, Any]], tuple[Settings, dict[str, Any]]]
     """config.json to our settings, and the fields that do not concern them."""
     write_config: Callable[[Settings], dict[str, Any]]

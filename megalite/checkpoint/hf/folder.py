@@ -1,14 +1,33 @@
-"""A Hugging Face model folder as data: config.json and tensors by name, wherever its safetensors files hold them."""
+"""A Hugging Face model folder as data: config.json and tensors by name, wherever its files of weights hold them."""
 
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from megalite.checkpoint.tensor_file import CODES
+from megalite.checkpoint.torch_file import StoredTensor, read_torch_file
+
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
+PICKLED = "pytorch_model.bin"
+PICKLED_INDEX = "pytorch_model.bin.index.json"
+_DTYPES = {code: dtype for dtype, code in CODES.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """One tensor of the folder; `read` maps it."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    read: Callable[[], Tensor]
 
 
 class ModelFolder:
@@ -17,39 +36,79 @@ class ModelFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config: dict[str, Any] = read_json(path / "config.json")
-        self.files: dict[str, Path] = {}
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        for file in self._weight_files():
-            try:
-                with safe_open(file, framework="pt") as source:
-                    for name in source.keys():  # noqa: SIM118 (not a mapping)
-                        self.files[name] = file
-                        self.shapes[name] = tuple(source.get_slice(name).get_shape())
-            except (SafetensorError, OSError) as error:
-                raise ValueError(f"{file} cannot be read as safetensors: {error}") from error
+        self.tensors: dict[str, Held] = {}
+        files, listed = self._weight_files()
+        for file in files:
+            held = _of_safetensors(file) if file.suffix == ".safetensors" else _of_pickle(file)
+            twice = sorted(held.keys() & self.tensors.keys())
+            if twice:
+                raise ValueError(f"{file.name} and another file of {path} both hold {', '.join(twice[:5])}")
+            self.tensors |= held
+        misplaced = [
+            name for name, file in listed.items() if name not in self.tensors or self.tensors[name].file != file
+        ]
+        if misplaced:
+            raise ValueError(f"the index of {path} places tensors in files that do not hold them: {misplaced[:5]}")
 
-    def _weight_files(self) -> list[Path]:
-        index = self.path / WEIGHTS_INDEX
-        if (self.path / WEIGHTS).is_file() and not index.is_file():
-            return [self.path / WEIGHTS]
-        if not index.is_file():
-            pickles = sorted(file.name for file in self.path.glob("*.bin"))
-            hint = (
-                f" {', '.join(pickles)} would be unpickled, which can run code; save it as safetensors."
-                if pickles
-                else ""
-            )
-            raise ValueError(f"{self.path} holds neither {WEIGHTS} nor {WEIGHTS_INDEX}.{hint}")
-        names = sorted(set(read_json(index).get("weight_map", {}).values()))
-        outside = [name for name in names if Path(name).name != name]
-        if outside:
-            raise ValueError(f"{index} names files outside its folder: {outside}")
-        return [self.path / name for name in names]
+    def _weight_files(self) -> tuple[list[Path], dict[str, Path]]:
+        """The files of weights, and where an index says that each tensor is."""
+        for single, index in ((WEIGHTS, WEIGHTS_INDEX), (PICKLED, PICKLED_INDEX)):
+            if (self.path / index).is_file():
+                listed = read_json(self.path / index).get("weight_map")
+                if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
+                    raise ValueError(f"{self.path / index} holds no weight_map of tensors to files")
+                outside = sorted({name for name in listed.values() if Path(name).name != name or "\\" in name})
+                if outside:
+                    raise ValueError(f"{self.path / index} names files outside its folder: {outside}")
+                files = {name: self.path / name for name in sorted(set(listed.values()))}
+                return list(files.values()), {tensor: files[name] for tensor, name in listed.items()}
+            if (self.path / single).is_file():
+                return [self.path / single], {}
+        raise ValueError(f"{self.path} holds none of {WEIGHTS}, {WEIGHTS_INDEX}, {PICKLED} and {PICKLED_INDEX}")
+
+    def complete_names(self, base: str) -> None:
+        """Put `base` before all names but the head's, if it stands before none: a model without head was saved."""
+        if not any(name.startswith(base) for name in self.tensors):
+            self.tensors = {
+                name if name.startswith("lm_head.") else base + name: held for name, held in self.tensors.items()
+            }
 
     def tensor(self, name: str) -> Tensor:
         """One tensor, as a view of the mapped file."""
-        with safe_open(self.files[name], framework="pt") as source:
-            return source.get_tensor(name)
+        return self.tensors[name].read()
+
+
+def _of_safetensors(file: Path) -> dict[str, Held]:
+    def reader(name: str) -> Callable[[], Tensor]:
+        def read() -> Tensor:
+            with safe_open(file, framework="pt") as source:
+                return source.get_tensor(name)
+
+        return read
+
+    held = {}
+    try:
+        with safe_open(file, framework="pt") as source:
+            for name in source.keys():  # noqa: SIM118 (not a mapping)
+                part = source.get_slice(name)
+                if part.get_dtype() not in _DTYPES:
+                    raise ValueError(f"{name} in {file} has the dtype {part.get_dtype()}; megalite has {list(_DTYPES)}")
+                held[name] = Held(
+                    file=file, shape=tuple(part.get_shape()), dtype=_DTYPES[part.get_dtype()], read=reader(name)
+                )
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{file} cannot be read as safetensors: {error}") from error
+    return held
+
+
+def _of_pickle(file: Path) -> dict[str, Held]:
+    """A file of torch.save, read without unpickling."""
+    content = read_torch_file(file)
+    if not isinstance(content, dict) or not all(isinstance(value, StoredTensor) for value in content.values()):
+        raise ValueError(f"{file} does not hold tensors by name")
+    return {
+        name: Held(file=file, shape=value.shape, dtype=value.dtype, read=value.read) for name, value in content.items()
+    }
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from megalite.checkpoint.save import Part, save_parts
 from megalite.mesh import Group
 
 TokenizerFacts = dict[str, str] | None
+_FOLLOWING = ("rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
+"""Tensors in old files that follow from the config: rotary frequencies, and GPT-2's causal mask."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,7 @@ def import_folder(
     """
     folder = ModelFolder(source)
     family = family_of(folder.config)
+    folder.complete_names(family.base)
     model, carried = family.read_config(folder.config)
     rows = family.rows(model)
     problems = _problems(folder, rows, tied=not model["untie_embeddings_and_output_weights"])
@@ -84,15 +87,16 @@ def import_folder(
 def _problems(folder: ModelFolder, rows: list[Row], *, tied: bool) -> list[str]:
     """Tensors that are missing, left over, or of another shape than the config says."""
     wanted = {name: shape for row in rows for name, shape in zip(row.theirs, row.their_shapes, strict=True)}
-    problems = [f"  missing: {name}" for name in wanted if name not in folder.shapes]
-    for name, shape in folder.shapes.items():
+    [word] = next(row.theirs for row in rows if row.ours == "embedding.word.weight")
+    problems = [f"  missing: {name}" for name in wanted if name not in folder.tensors]
+    for name, held in folder.tensors.items():
         if name in wanted:
-            if shape != wanted[name]:
-                problems.append(f"  wrong shape: {name} is {shape}, and config.json makes it {wanted[name]}")
+            if held.shape != wanted[name]:
+                problems.append(f"  wrong shape: {name} is {held.shape}, and config.json makes it {wanted[name]}")
         elif tied and name == "lm_head.weight":
-            if not torch.equal(folder.tensor(name), folder.tensor("model.embed_tokens.weight")):
+            if word in folder.tensors and not torch.equal(folder.tensor(name), folder.tensor(word)):
                 problems.append(f"  unexpected: {name} differs from the embedding that config.json ties it to")
-        elif not name.endswith("rotary_emb.inv_freq"):  # old files repeat what follows from the rotary base
+        elif not name.endswith(_FOLLOWING):
             problems.append(f"  unexpected: {name}")
     return problems
 
@@ -102,7 +106,7 @@ def _part(folder: ModelFolder, row: Row, dtype: torch.dtype | None) -> Part:
         tensors = [folder.tensor(name) for name in row.theirs]
         return row.join([tensor if dtype is None else tensor.to(dtype) for tensor in tensors])
 
-    stored = {folder.tensor(name).dtype for name in row.theirs}
+    stored = {folder.tensors[name].dtype for name in row.theirs}
     if dtype is None and len(stored) > 1:
         raise ValueError(f"{', '.join(row.theirs)} have different dtypes, {stored}: give one for all with --dtype")
     return Part(

@@ -14,7 +14,7 @@ def read_rotary(fields: Fields) -> Settings:
     """Our rotary settings of a config. A scaling that we cannot express is refused by name."""
     sources = {name: dict(fields.take(name, {})) for name in ("rope_parameters", "rope_scaling")}
     bases = {"rope_theta": fields.take("rope_theta")}
-    fields.only("partial_rotary_factor", 1.0, default=1.0, because="a Llama rotates all of a head")
+    fields.only("partial_rotary_factor", 1.0, default=1.0, because="the families turn all of a head")
     scalings = []
     for source, settings in sources.items():
         bases[f"{source}.rope_theta"] = settings.pop("rope_theta", None)
@@ -60,12 +60,12 @@ def _base(bases: dict[str, Any], fields: Fields) -> int:
 
 def write_rotary(fields: Fields) -> dict[str, Any]:
     """The same in both spellings, so that transformers of any age reads it."""
-    fields.only("rotary_percent", 1.0, default=1.0, because="a Llama rotates all of a head")
-    fields.only("rotary_interleaved", False, default=False, because="a Llama turns the halves of a head")
+    fields.only("rotary_percent", 1.0, default=1.0, because="the families turn all of a head")
+    fields.only("rotary_interleaved", False, default=False, because="the families turn the halves of a head")
     base, interpolation = float(fields.take("rotary_base", 10000)), fields.take("rotary_seq_len_interpolation_factor")
     is_scaled, factor = fields.take("use_rope_scaling", False), fields.take("rope_scaling_factor", 8.0)
     if is_scaled and interpolation:
-        fields.refuse("use_rope_scaling beside rotary_seq_len_interpolation_factor: Llama has one scaling")
+        fields.refuse("use_rope_scaling beside rotary_seq_len_interpolation_factor: transformers has one scaling")
     scaling: dict[str, Any] = {}
     if interpolation:
         scaling = {"rope_type": "linear", "factor": float(interpolation)}

@@ -54,3 +54,38 @@ def grouped_qkv(ours: str, theirs: Sequence[str], shape: tuple[int, ...]) -> Row
         return [part.reshape(-1, *rest[1:]) for part in tensor.split([per_group - 2, 1, 1], dim=1)]
 
     return Row(ours=ours, shape=shape, theirs=tuple(theirs), join=join, split=split)
+
+
+def flat(ours: str, theirs: str, shape: tuple[int, ...]) -> Row:
+    """A vector to which we give the shape of our matrix's outputs."""
+    return Row(
+        ours=ours,
+        shape=shape,
+        theirs=(theirs,),
+        join=lambda parts: parts[0].reshape(shape),
+        split=lambda tensor: [tensor.reshape(-1)],
+    )
+
+
+def transposed(ours: str, theirs: str, shape: tuple[int, ...]) -> Row:
+    """A matrix (outputs, inputs) that they store as (inputs, outputs); ours may give its outputs several dimensions."""
+    return Row(
+        ours=ours,
+        shape=shape,
+        theirs=(theirs,),
+        join=lambda parts: parts[0].t().reshape(shape),
+        split=lambda tensor: [tensor.reshape(-1, shape[-1]).t()],
+    )
+
+
+def fused_qkv(ours: str, theirs: str, shape: tuple[int, ...]) -> Row:
+    """Ours is (heads, 3, hn[, h]). Theirs holds all queries, then all keys, then all values: ([h, ]3 * heads * hn)."""
+    heads, three, *rest = shape
+
+    def join(parts: Sequence[Tensor]) -> Tensor:
+        return parts[0].t().reshape(three, heads, *rest).transpose(0, 1)
+
+    def split(tensor: Tensor) -> Sequence[Tensor]:
+        return [tensor.transpose(0, 1).reshape(-1, *rest[1:]).t()]
+
+    return Row(ours=ours, shape=shape, theirs=(theirs,), join=join, split=split)
