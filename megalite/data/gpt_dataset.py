@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from megalite.data.index_cache import Arrays, Shapes, cached_arrays
+from megalite.data.sample_index import cut_samples
 
 SEPARATE_BELOW = 0.8
 """A last epoch that is used for less than this share is shuffled apart, so that the earlier ones are used whole."""
@@ -167,13 +168,8 @@ def build_index(
     """The three index arrays. One generator shuffles documents, then samples: the order of its draws matters."""
     random = np.random.RandomState(seed)
     document_index = _shuffled_documents(sequences, plan, random)
-    row = lengths[document_index]
-    ends = np.cumsum(row, dtype=np.int64)
-    cuts = np.arange(plan.samples + 1, dtype=np.int64) * seq_length
-    places = np.searchsorted(ends, cuts, side="right")
     sample_index = np.empty(*shapes["sample_index"])
-    sample_index[:, 0] = places
-    sample_index[:, 1] = cuts - (ends[places] - row[places])
+    cut_samples(lengths, document_index, seq_length=seq_length, index=sample_index)
     shuffle_index = np.arange(plan.samples, dtype=shapes["shuffle_index"][1])
     random.shuffle(shuffle_index[: plan.first_samples])
     if plan.separate:

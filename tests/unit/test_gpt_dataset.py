@@ -12,6 +12,7 @@ from megalite.data.gpt_dataset import GPTDataset, plan_samples, split_ranges
 from megalite.data.indexed import IndexedCorpus
 from megalite.data.indexed_writer import IndexedWriter
 from megalite.data.mock import MockCorpus
+from megalite.data.sample_index import cut_samples
 
 VALUES = json.loads((Path(__file__).parents[1] / "data/megatron_values.json").read_text())
 EXPECTED = VALUES["single_1epoch"]["datasets"][0]
@@ -90,8 +91,13 @@ def walked(lengths: list[int], seq_length: int, samples: int) -> list[list[int]]
     return [list(row[cut * seq_length]) for cut in range(samples + 1)]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_cuts_equal_a_walk_token_by_token(tmp_path, seed):
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("block", [1, 3, 1 << 15])
+@pytest.mark.parametrize("dense", [0, 1 / 8, 1e9])
+def test_the_cuts_equal_a_walk_token_by_token(tmp_path, seed, block, dense, monkeypatch):
+    """Whether the documents are many blocks or one, and whether ends are counted or searched."""
+    monkeypatch.setattr("megalite.data.sample_index.BLOCK", block)
+    monkeypatch.setattr("megalite.data.sample_index.DENSE", dense)
     random = np.random.default_rng(seed)
     documents = [[int(x)] * int(x) for x in random.integers(0, 12, size=random.integers(1, 8))] + [[3] * 3]
     seq_length = int(random.integers(1, 20))
@@ -103,6 +109,12 @@ def test_the_cuts_equal_a_walk_token_by_token(tmp_path, seed):
     for place, sample in zip(data.shuffle_index.tolist(), data, strict=True):
         assert sample.tolist() == text[place * seq_length : (place + 1) * seq_length + 1].tolist()
     assert sorted(data.shuffle_index.tolist()) == list(range(len(data)))
+
+
+def test_documents_longer_than_16_bits_say():
+    lengths, index = np.array([70000, 3, 65536], np.int32), np.empty((14, 2), np.int32)
+    cut_samples(lengths, np.array([2, 0, 1], np.int32), seq_length=10000, index=index)
+    assert index[[6, 7, 13]].tolist() == [[0, 60000], [1, 70000 - 65536], [1, 130000 - 65536]]
 
 
 @pytest.mark.parametrize("documents", [[10], [64], [65], [129], [1, 1, 1], [1]])

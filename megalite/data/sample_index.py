@@ -1,0 +1,52 @@
+"""Where each sample begins in a row of documents: array operations on blocks of documents, with no loop over either."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+
+BLOCK = 1 << 15
+"""Documents of a block: its arrays fit in a core's cache."""
+DENSE = 1 / 8
+"""Samples a document from which on it is cheaper to count the ends before each sample than to search them."""
+
+
+def cut_samples(lengths: np.ndarray, documents: np.ndarray, *, seq_length: int, index: np.ndarray) -> None:
+    """Fill `index` [n, 2]: for a cut each seq_length tokens the place in `documents` and the token offset there.
+
+    `documents` are numbers of `lengths`, in the order in which they are laid end to end; the last cut lies inside.
+    Blocks are worked on by as many threads as torch has.
+    """
+    # What costs is a cache miss for each document, so the table of lengths is made as narrow as holds them.
+    table = lengths.astype(np.uint16) if lengths.max() <= np.iinfo(np.uint16).max else lengths
+    row = np.empty(len(documents), table.dtype)
+
+    def look_up(start: int) -> int:
+        block = slice(start, start + BLOCK)
+        return int(table.take(documents[block], out=row[block], mode="clip").sum(dtype=np.int64))
+
+    def cut(start: int, before: int) -> None:
+        _cut_block(row[start : start + BLOCK], start, before, seq_length, index)
+
+    starts = range(0, len(documents), BLOCK)
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        tokens = list(threads.map(look_up, starts))
+        list(threads.map(cut, starts, np.cumsum([0, *tokens[:-1]]).tolist()))
+
+
+def _cut_block(lengths: np.ndarray, start: int, before: int, seq_length: int, index: np.ndarray) -> None:
+    """The cuts that fall in documents `start`, `start` + 1, ... of the row, which `before` tokens precede."""
+    ends = torch.from_numpy(lengths.astype(np.int64))
+    # Four times as fast as numpy's.
+    tokens_after = torch.cumsum(ends, 0, out=ends).numpy()
+    tokens_after += before
+    first, stop = -(-before // seq_length), min(len(index), -(-int(tokens_after[-1]) // seq_length))
+    cuts = np.arange(first, stop, dtype=np.int64) * seq_length
+    if len(cuts) < DENSE * len(lengths):
+        places = np.searchsorted(tokens_after, cuts, side="right")
+    else:
+        first_after = (tokens_after + (seq_length - 1 - first * seq_length)) // seq_length
+        counts = np.bincount(np.minimum(first_after, len(cuts)), minlength=len(cuts) + 1)
+        places = counts[:-1].cumsum()
+    index[first:stop, 0] = places + start
+    index[first:stop, 1] = cuts - tokens_after[places] + lengths[places]
