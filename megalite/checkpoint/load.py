@@ -5,7 +5,6 @@ Files are mapped, not read whole: a rank needs the memory of its own shards and 
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -140,11 +139,6 @@ def _check_stored(stored: Tensor, piece: Piece, dtype: str) -> None:
         raise ValueError(
             f"{piece.key} in {piece.file} is {tuple(stored.shape)} {stored.dtype}; the index says {shape} {dtype}"
         )
-
-
-def read_scalars(directory: Path) -> dict[str, Any]:
-    """The scalars that were saved with a checkpoint."""
-    return read_index(directory).scalars
 
 
 def read_tensor(directory: Path, name: str, index: Index | None = None) -> Tensor:

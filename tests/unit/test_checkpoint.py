@@ -17,7 +17,7 @@ from torch import Tensor
 from megalite.checkpoint import disk
 from megalite.checkpoint.boxes import intersect, subtract, uncovered, volume
 from megalite.checkpoint.format import INDEX, TRACKER, CheckpointMissing, find, read_index
-from megalite.checkpoint.load import load, read_scalars, read_tensor
+from megalite.checkpoint.load import load, read_tensor
 from megalite.checkpoint.save import Held, SaveFailed, assign, check_writable, save
 from megalite.mesh import Group
 from megalite.shard import Box, Shard
@@ -75,7 +75,7 @@ def loaded(folder: Path, like: dict[str, Tensor], *, verify: bool = False) -> di
 
 def check_whole(folder: Path) -> None:
     """The checkpoint holds exactly what its run saved."""
-    torch.manual_seed(read_scalars(folder)["run"])
+    torch.manual_seed(read_index(folder).scalars["run"])
     stored = tensors()
     assert all(map(torch.equal, loaded(folder, stored, verify=True).values(), stored.values()))
 
@@ -123,7 +123,7 @@ def test_what_lies_on_disk(tmp_path: Path) -> None:
     folder = save(tmp_path, 123, shards_of(stored, in_one(stored)), scalars, files, ALONE)
     assert folder == tmp_path / "iter_0000123" == find(tmp_path) == find(folder) == find(tmp_path, step=123)
     assert (tmp_path / TRACKER).read_text() == "123"
-    assert read_scalars(folder) == scalars
+    assert read_index(folder).scalars == scalars
     assert {name: (folder / name).read_bytes() for name in files} == files
     names = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     inside = [INDEX, "model-00000.safetensors", "optimizer-00000.safetensors", *files]
@@ -308,7 +308,7 @@ def test_cut_off_anywhere_leaves_a_whole_checkpoint(
             check_whole(find(root))
             saved(root, 3 if replacing else 4, run=3)
             check_whole(find(root))
-            assert read_scalars(find(root))["run"] == 3
+            assert read_index(find(root)).scalars["run"] == 3
             assert not [path.name for path in root.iterdir() if path.name.startswith(".")]
         else:
             assert stop > 8
