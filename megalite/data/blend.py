@@ -12,6 +12,7 @@ from megalite.data.blend_order import blend_order
 from megalite.data.gpt_dataset import Corpus, GPTDataset
 from megalite.data.index_cache import Shapes, cached_arrays
 from megalite.data.mock import MockCorpus
+from megalite.data.usage import Usage
 
 SURPLUS = 0.005
 """Megatron asks each corpus of a weighted blend for this much more than its share; the sample order depends on it."""
@@ -65,6 +66,16 @@ class Member:
     def tokens(self) -> int:
         return int(self.corpus.lengths[self.sequences.start : self.sequences.stop].sum(dtype=np.int64))
 
+    def usage(self, part: str, samples: int, request: Request) -> Usage:
+        """What so many samples take of it."""
+        return Usage(
+            part=part,
+            prefix=self.corpus.prefix,
+            tokens=self.tokens,
+            samples=samples,
+            seq_length=request.seq_length,
+        )
+
     def dataset(self, part: str, num_samples: int | None, request: Request) -> GPTDataset:
         """Its samples. Without a cache folder for all, a corpus keeps its index beside it; mock data keep none."""
         beside = Path(self.corpus.prefix) / "cache" / "GPTDataset_indices"
@@ -80,8 +91,10 @@ class Member:
         )
 
 
-def blend(members: Sequence[Member], part: str, size: int | None, request: Request) -> tuple[BlendedDataset, list[str]]:
-    """One data set of several corpora, and lines for the log.
+def blend(
+    members: Sequence[Member], part: str, size: int | None, request: Request
+) -> tuple[BlendedDataset, list[Usage], list[str]]:
+    """One data set of several corpora, what is taken of each, and lines for the log.
 
     Weighted: `size` samples, each corpus repeated as needed. Otherwise each sample at most once.
     """
@@ -121,7 +134,10 @@ def blend(members: Sequence[Member], part: str, size: int | None, request: Reque
         dataset if len(dataset) >= count else member.dataset(part, count, request)
         for dataset, count, member in zip(datasets, counts, members, strict=True)
     ]
-    parts = ", ".join(f"{count} of {member.corpus.prefix}" for count, member in zip(counts, members, strict=True))
-    remarks = [note for dataset in datasets for note in dataset.notes]
-    remarks += [f"{part}: a blend of {total} samples: {parts}", *([remark] if remark else [])]
-    return BlendedDataset(datasets, arrays["dataset_index"], arrays["dataset_sample_index"]), remarks
+    remarks = [dataset.remark for dataset in datasets] + [remark]
+    taken = np.bincount(arrays["dataset_index"][:size], minlength=len(members)).tolist()
+    parts = ", ".join(f"{count} of {member.corpus.prefix}" for count, member in zip(taken, members, strict=True))
+    remarks.append(f"{part}: a blend of {sum(taken)} samples: {parts}")
+    usage = [member.usage(part, count, request) for member, count in zip(members, taken, strict=True)]
+    blended = BlendedDataset(datasets, arrays["dataset_index"], arrays["dataset_sample_index"])
+    return blended, usage, [line for line in remarks if line]

@@ -68,7 +68,7 @@ def plan_samples(tokens: int, num_samples: int | None, seq_length: int) -> Plan:
 
 
 class GPTDataset:
-    """`dataset[i]`: sample i as int64 [seq_length + 1]. `notes` says what was built, for the log.
+    """`dataset[i]`: sample i as int64 [seq_length + 1]. `remark` is for the log, where it is not empty.
 
     `sequences` is the part of the corpus to use and `num_samples` the least number of samples to have: the part is
     repeated as often as that takes (None: once). ValueError when it has no tokens, or ids beyond vocab_size.
@@ -118,15 +118,10 @@ class GPTDataset:
         def build() -> Arrays:
             return build_index(corpus.lengths, sequences, plan, seq_length=seq_length, seed=seed, shapes=shapes)
 
-        arrays, remark = cached_arrays(cache, description, shapes, build)
+        arrays, self.remark = cached_arrays(cache, description, shapes, build)
         self.document_index = arrays["document_index"]
         self.sample_index = arrays["sample_index"]
         self.shuffle_index = arrays["shuffle_index"]
-        summary = (
-            f"{split}: {plan.samples} samples of {seq_length} tokens from {plan.epochs} "
-            f"epoch{'s' * (plan.epochs > 1)} of {self.tokens} tokens of {corpus.prefix}"
-        )
-        self.notes = (summary, remark) if remark else (summary,)
 
     def __len__(self) -> int:
         return len(self.shuffle_index)

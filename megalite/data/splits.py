@@ -13,6 +13,7 @@ from megalite.data.blend import BlendedDataset, Member, Request, blend, parse_da
 from megalite.data.gpt_dataset import Corpus, GPTDataset, split_ranges
 from megalite.data.indexed import IndexedCorpus
 from megalite.data.mock import MockCorpus
+from megalite.data.usage import Usage
 
 PARTS = ("train", "valid", "test")
 
@@ -32,8 +33,10 @@ class Datasets:
     """None where nothing was asked for or nothing is left."""
     ends: DocumentEnds | None = None
     """What an end of document inside a sample does; None: nothing."""
+    usage: tuple[Usage, ...] = ()
+    """What is taken of each corpus."""
     notes: tuple[str, ...]
-    """Lines for the log: documents and tokens of each part, epochs, what is left out."""
+    """Lines for the log: documents and tokens of each part, what is left out."""
 
     @property
     def valid(self) -> Dataset | None:
@@ -148,16 +151,18 @@ def _build(
 ) -> Datasets:
     """`cause` begins the sentence about a corpus that has too little."""
     size = dict(zip(PARTS, sizes, strict=True))
-    train, remarks = _part("train", members["train"], size["train"], request, cause)
-    notes = [*notes, *remarks]
-    validation = {}
-    for name, chosen in (_apart(members["valid"]) if validate_apart else {"validation": members["valid"]}).items():
-        dataset, remarks = _part("valid", chosen, size["valid"], request, cause)
-        notes += remarks
-        if dataset is not None:
-            validation[name] = dataset
-    test, remarks = _part("test", members["test"], size["test"], request, cause)
-    return Datasets(train=train, validation=validation, test=test, notes=(*notes, *remarks))
+    parts = _apart(members["valid"]) if validate_apart else {"validation": members["valid"]}
+    train = _part("train", members["train"], size["train"], request, cause)
+    validation = {name: _part("valid", chosen, size["valid"], request, cause) for name, chosen in parts.items()}
+    test = _part("test", members["test"], size["test"], request, cause)
+    built = [train, *validation.values(), test]
+    return Datasets(
+        train=train.dataset,
+        validation={name: part.dataset for name, part in validation.items() if part.dataset is not None},
+        test=test.dataset,
+        usage=tuple(used for part in built for used in part.usage),
+        notes=(*notes, *(note for part in built for note in part.notes)),
+    )
 
 
 def _apart(members: Sequence[Member]) -> dict[str, list[Member]]:
@@ -169,12 +174,18 @@ def _apart(members: Sequence[Member]) -> dict[str, list[Member]]:
     }
 
 
-def _part(
-    part: str, members: Sequence[Member], size: int | None, request: Request, cause: str
-) -> tuple[GPTDataset | BlendedDataset | None, list[str]]:
-    """The data set of one part, if any, and lines for the log."""
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """The data set of one part, if any; what is taken of each corpus; lines for the log."""
+
+    dataset: GPTDataset | BlendedDataset | None = None
+    usage: Sequence[Usage] = ()
+    notes: Sequence[str] = ()
+
+
+def _part(part: str, members: Sequence[Member], size: int | None, request: Request, cause: str) -> _Part:
     if size == 0:
-        return None, []
+        return _Part()
     # Only a size can be reached by repeating; one epoch must hold a sample by itself.
     one_epoch = size is None or (len(members) > 1 and members[0].weight is None)
     least = request.seq_length + 1 if one_epoch else 1
@@ -188,9 +199,10 @@ def _part(
         raise ValueError(f"{lacks[0]}. Give it {'a larger share, or ' if cause else ''}more data.")
     notes = [f"{part}: {lack}; it is left out." for lack in lacks]
     if not kept:
-        return None, [*notes, f"{part}: no data, so there is nothing to evaluate on."]
+        return _Part(notes=[*notes, f"{part}: no data, so there is nothing to evaluate on."])
     if len(members) == 1:
         dataset = members[0].dataset(part, size, request)
-        return dataset, [*notes, *dataset.notes]
-    blended, remarks = blend(kept, part, size, request)
-    return blended, [*notes, *remarks]
+        usage = members[0].usage(part, len(dataset) if size is None else size, request)
+        return _Part(dataset=dataset, usage=[usage], notes=[*notes, *filter(None, [dataset.remark])])
+    blended, used, remarks = blend(kept, part, size, request)
+    return _Part(dataset=blended, usage=used, notes=[*notes, *remarks])

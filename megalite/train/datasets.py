@@ -15,11 +15,14 @@ from megalite.data.tokenizer_base import Tokenizer
 
 
 def datasets(config: Config, derived: Derived, tokenizer: Tokenizer) -> Datasets:
-    """Training, validation and test data as long as the run needs them."""
+    """Training, validation and test data as long as the run needs them; its notes say what it takes of each corpus."""
     data = config.data
     found = _built(config, derived, tokenizer)
     if data.dataloader_type == "cyclic" and found.train is not None:
-        found = replace(found, train=Cyclic(found.train))
+        rounds = derived.train_samples / len(found.train)
+        usage = (replace(u, samples=round(rounds * u.samples)) if u.part == "train" else u for u in found.usage)
+        found = replace(found, train=Cyclic(found.train), usage=tuple(usage))
+    found = replace(found, notes=(*found.notes, *map(str, found.usage)))
     if data.eod_mask_loss or data.reset_position_ids or data.reset_attention_mask:
         ends = DocumentEnds(
             eod=tokenizer.eod,

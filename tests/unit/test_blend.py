@@ -12,6 +12,7 @@ from megalite.data.blend import parse_data_path
 from megalite.data.blend_order import blend_order
 from megalite.data.indexed_writer import IndexedWriter
 from megalite.data.splits import build_datasets, build_datasets_of_parts, build_mock_datasets
+from megalite.data.usage import check_epochs
 
 VALUES = json.loads((Path(__file__).parents[1] / "data/megatron_values.json").read_text())
 
@@ -198,6 +199,44 @@ def test_mock_data_come_in_three_equal_parts():
     data = build_mock_datasets(sizes=(8, 4, 2), seq_length=16, seed=1, vocab_size=50, eod=49)
     assert "train 0 to 33332, valid 33333 to 66666, test 66667 to 99999" in data.notes[0]
     assert all(int(part[i].max()) < 50 for part in (data.train, data.valid, data.test) for i in range(2))
+
+
+USES = {
+    "a part of an epoch": ("a", 5, "train: 5 samples of 8 tokens, 40 in all, from 1 epoch of 90 tokens of a; 50 stay"),
+    "all": ("a", None, "train: 11 samples of 8 tokens, 88 in all, from 1 epoch of 90 tokens of a; 2 stay unused"),
+    "several": ("a", 30, "train: 30 samples of 8 tokens, 240 in all, from 3 epochs of 90 tokens of a; 2.67 are used"),
+    "the label of the last": ("b", 5, "train: 5 samples of 8 tokens, 40 in all, from 2 epochs of 40 tokens of b; 1.00"),
+    "a blend": ("3 a 1 b", 40, "train: 30 samples of 8 tokens, 240 in all, from 3 epochs of 90 tokens of a; 2.67 are"),
+}
+
+
+@pytest.mark.parametrize("case", USES)
+def test_what_is_taken_of_each_corpus(tmp_path, case, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(Path("a"), [[1] * 30] * 3)
+    write(Path("b"), [[2] * 40])
+    path, size, line = USES[case]
+    usage = build(path.split(), (size, 0, 0)).usage
+    assert str(usage[0]).startswith(line) and len(usage) == len(path.split()[1::2] or [path])
+    assert sum(used.samples for used in usage) == (11 if size is None else size)
+
+
+def test_the_surplus_of_a_blend_is_not_counted(prefixes):
+    """Rounded up, the shares of 50 samples come to 51 places; the run takes 50."""
+    usage = build(["1", prefixes["A"], "1", prefixes["C"], "1", prefixes["A"]], (50, 0, 0)).usage
+    assert [used.samples for used in usage] == [17, 17, 16]
+
+
+def test_more_epochs_than_allowed(tmp_path):
+    prefix = write(tmp_path / "a", [[1] * 30] * 3)
+    usage = build([prefix], (30, 0, 0)).usage
+    check_epochs(usage, 2.7)
+    with pytest.raises(ValueError, match=r"--max-epochs 2.5: .*a 2\.67 times: 30 samples .*\. 28 samples keep to it"):
+        check_epochs(usage, 2.5)
+    validated = build_datasets_of_parts(
+        {"train": [prefix], "valid": [prefix]}, sizes=(20, 100, 0), seq_length=8, seed=1
+    )
+    check_epochs(validated.usage, 2)
 
 
 def numbers(part) -> set[int]:

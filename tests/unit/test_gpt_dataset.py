@@ -122,7 +122,7 @@ def test_small_data_repeat_as_often_as_needed(tmp_path, documents):
     data = dataset(corpus(tmp_path / "x", [[5] * n for n in documents]), 20, seq_length=64)
     assert len(data) >= 20
     assert all((data[i] == 5).all() and len(data[i]) == 65 for i in range(20))
-    assert f"{-(-(20 * 64 + 1) // sum(documents))} epochs" in data.notes[0]
+    assert len(data.document_index) == -(-(20 * 64 + 1) // sum(documents)) * len(documents)
 
 
 @pytest.mark.parametrize(("documents", "num_samples"), [([], 20), ([], None), ([10], None)])
@@ -171,7 +171,7 @@ def test_many_builders_of_one_entry(corpus_a, tmp_path):
             built = list(threads.map(lambda _, cache=cache: dataset(corpus_a, None, cache=cache), range(8)))
         for data in built:
             check(data, EXPECTED)
-            assert len(data.notes) == 1
+            assert data.remark == ""
         assert files(cache) == ["description.txt", "document_index.npy", "sample_index.npy", "shuffle_index.npy"]
 
 
@@ -211,7 +211,7 @@ def test_a_folder_that_cannot_be_written(corpus_a, tmp_path):
     (tmp_path / "file").write_text("in the way")
     data = dataset(corpus_a, None, cache=tmp_path / "file" / "cache")
     check(data, EXPECTED)
-    assert "cannot be cached" in data.notes[1]
+    assert "cannot be cached" in data.remark
 
 
 @pytest.mark.parametrize(
