@@ -9,6 +9,7 @@ from datetime import timedelta
 import torch
 import torch.nn.functional as F
 from huggingface import huggingface
+from megatron_core import megatron_core, whole_norm
 from plain import Plain, Sizes, plain_weights
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -101,28 +102,49 @@ def megalite(sizes: Sizes, *, rank: int, tp: int = 1, dp: int = 1, sp: bool = Fa
     return step
 
 
-def torch_step(model: nn.Module, scope: Callable[[], AbstractContextManager[None]] = nullcontext) -> Step:
-    """A training step with the best that torch offers: fused AdamW, foreach clipping, gradients freed between steps."""
+def cross_entropy(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    """The mean loss of a model that gives logits."""
+    return lambda tokens, labels: F.cross_entropy(model(tokens).flatten(0, 1), labels.flatten())
+
+
+def is_split(parameter: Tensor) -> bool:
+    """Whether a rank holds a part of it: torch's tensor parallelism makes DTensors, megatron-core marks its own."""
+    return isinstance(parameter, DTensor) or getattr(parameter, "tensor_model_parallel", False)
+
+
+def torch_step(
+    model: nn.Module,
+    loss_of: Callable[[Tensor, Tensor], Tensor],
+    *,
+    scope: Callable[[], AbstractContextManager[None]] = nullcontext,
+    whole_norm: Callable[[Tensor], Tensor] = DTensor.full_tensor,
+) -> Step:
+    """A training step with the best that torch offers: fused AdamW, foreach clipping, gradients freed between steps.
+
+    `whole_norm` makes of the norm of what is split the norm over all ranks.
+    """
     # Fused and foreach kernels take lists of one kind; torch's own tensor parallelism leaves norms as plain tensors.
     kinds = [
-        [p for p in model.parameters() if isinstance(p, DTensor) is distributed and (p.dim() > 1) is decayed]
-        for distributed in (True, False)
+        [p for p in model.parameters() if is_split(p) is split and (p.dim() > 1) is decayed]
+        for split in (True, False)
         for decayed in (True, False)
     ]
     groups = [{"params": kind, "weight_decay": WEIGHT_DECAY if kind[0].dim() > 1 else 0.0} for kind in kinds if kind]
     optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS, eps=EPS, fused=True)
     sets = [part for part in (kinds[0] + kinds[1], kinds[2] + kinds[3]) if part]
 
+    def norm(part: list[nn.Parameter]) -> Tensor:
+        mine = nn.utils.get_total_norm([p.grad for p in part if p.grad is not None], foreach=True)
+        return whole_norm(mine) if is_split(part[0]) else mine
+
     def clip() -> None:
-        norms = [nn.utils.get_total_norm([p.grad for p in part if p.grad is not None], foreach=True) for part in sets]
-        whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
-        total = torch.linalg.vector_norm(torch.stack(whole))
+        total = torch.linalg.vector_norm(torch.stack([norm(part) for part in sets]))
         for part in sets:
             nn.utils.clip_grads_with_norm_(part, CLIP, total, foreach=True)
 
     def step(tokens: Tensor, labels: Tensor) -> float:
         with scope():
-            loss = F.cross_entropy(model(tokens).flatten(0, 1), labels.flatten())
+            loss = loss_of(tokens, labels)
             loss.backward()
         clip()
         optimizer.step()
@@ -134,9 +156,9 @@ def torch_step(model: nn.Module, scope: Callable[[], AbstractContextManager[None
     return step
 
 
-def our_weights(sizes: Sizes) -> dict[str, Tensor]:
-    """The weights that every contestant starts from, by megalite's names, at their global shapes."""
-    engine = engine_of(sizes, rank=0)
+def our_weights(sizes: Sizes, *, rank: int = 0, tp: int = 1) -> dict[str, Tensor]:
+    """The weights that every contestant starts from, by megalite's names: of tp ranks, this one's part."""
+    engine = engine_of(sizes, rank=rank, tp=tp)
     return {slot.name: slot.spec.view(slot.parameter.data).clone() for slot in engine.buffer.slots}
 
 
@@ -149,7 +171,19 @@ def plain_model(sizes: Sizes) -> Plain:
 
 def ddp(sizes: Sizes) -> Step:
     """Torch's data parallelism over all ranks."""
-    return torch_step(DistributedDataParallel(plain_model(sizes), gradient_as_bucket_view=True))
+    model = DistributedDataParallel(plain_model(sizes), gradient_as_bucket_view=True)
+    return torch_step(model, cross_entropy(model))
+
+
+def alone(model: nn.Module) -> Step:
+    """A model on one rank."""
+    return torch_step(model, cross_entropy(model))
+
+
+def megatron(sizes: Sizes, *, rank: int, ranks: int) -> Step:
+    """megatron-core's tensor parallelism over all ranks."""
+    loss = megatron_core(sizes, our_weights(sizes, rank=rank, tp=ranks))
+    return torch_step(loss, loss, whole_norm=whole_norm)
 
 
 def dtensor(sizes: Sizes, *, ranks: int, sp: bool) -> Step:
@@ -178,18 +212,19 @@ def dtensor(sizes: Sizes, *, ranks: int, sp: bool) -> Step:
     model = parallelize_module(plain_model(sizes), init_device_mesh("cpu", (ranks,)), plan)
     if not sizes.llama:
         model.head.weight = model.word.weight
-    return torch_step(model, loss_parallel)
+    return torch_step(model, cross_entropy(model), scope=loss_parallel)
 
 
 CONTESTANTS: dict[str, Callable[[Sizes, int], Step]] = {
     "megalite": lambda sizes, rank: megalite(sizes, rank=rank),
-    "plain torch": lambda sizes, rank: torch_step(plain_model(sizes)),
-    "Hugging Face": lambda sizes, rank: torch_step(huggingface(sizes, our_weights(sizes))),
+    "plain torch": lambda sizes, rank: alone(plain_model(sizes)),
+    "Hugging Face": lambda sizes, rank: alone(huggingface(sizes, our_weights(sizes))),
     "megalite DP": lambda sizes, rank: megalite(sizes, rank=rank, dp=2),
     "megalite DP, overlapped": lambda sizes, rank: megalite(sizes, rank=rank, dp=2, overlap=True),
     "torch DDP": lambda sizes, rank: ddp(sizes),
     "megalite TP": lambda sizes, rank: megalite(sizes, rank=rank, tp=2),
     "megalite TP + SP": lambda sizes, rank: megalite(sizes, rank=rank, tp=2, sp=True),
+    "megatron-core TP": lambda sizes, rank: megatron(sizes, rank=rank, ranks=2),
     "DTensor TP": lambda sizes, rank: dtensor(sizes, ranks=2, sp=False),
     "DTensor TP + SP": lambda sizes, rank: dtensor(sizes, ranks=2, sp=True),
 }

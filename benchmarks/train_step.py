@@ -9,10 +9,11 @@ the rounds, with quartiles in brackets.
 import argparse
 import statistics
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from megatron_core import reason_absent
 from plain import Sizes
 from workers import Contestant, Timed
 
@@ -59,6 +60,7 @@ HEATS = {
         ranks=2,
         pairs=(
             ("megalite TP", "DTensor TP", AT_LEAST_AS_FAST),
+            ("megalite TP", "megatron-core TP", AT_LEAST_AS_FAST),
             ("megalite TP + SP", "DTensor TP + SP", AT_LEAST_AS_FAST),
         ),
     ),
@@ -89,7 +91,7 @@ def main(arguments: list[str]) -> int:
     print_row(rows[0])
     for family in options.family:
         sizes = sizes_of(options, family)
-        for heat in (HEATS[name] for name in options.heat):
+        for heat in present(HEATS[name] for name in options.heat):
             try:
                 times = race(heat, sizes, options)
             except Differs as error:
@@ -101,6 +103,15 @@ def main(arguments: list[str]) -> int:
     if options.markdown:
         options.markdown.write_text(markdown(rows), encoding="utf-8")
     return int(any(row[-1] == "behind" for row in rows))
+
+
+def present(heats: Iterable[Heat]) -> Iterator[Heat]:
+    """The heats, without rivals that are not installed; each is named with the reason."""
+    absent = {"megatron-core TP": reason} if (reason := reason_absent()) else {}
+    for heat in heats:
+        for name in absent.keys() & set(heat.names):
+            print(f"{name} is left out: {absent[name]}", file=sys.stderr)
+        yield replace(heat, pairs=tuple(pair for pair in heat.pairs if pair[1] not in absent))
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

@@ -1,8 +1,11 @@
 """The speed benchmark runs, and its contestants compute the same: it exits with 2 where they do not."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = "--num-layers 1 --hidden-size 64 --num-attention-heads 2 --seq-length 16 --micro-batch-size 1 --vocab-size 256"
@@ -16,3 +19,16 @@ def test_contestants_compute_the_same(tmp_path: Path) -> None:
     )
     assert run.returncode in (0, 1), run.stdout + run.stderr  # how fast they are is not for a test to say
     assert len(table.read_text().splitlines()) == 2 + 2 * 3, run.stdout
+
+
+@pytest.mark.parametrize("reason", ["", "it is not installed"])
+def test_a_rival_that_is_not_installed_is_left_out(
+    reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    bench = importlib.import_module("train_step")
+    monkeypatch.setattr(bench, "reason_absent", lambda: reason)
+    (heat,) = bench.present([bench.HEATS["tp2"]])
+    rivals = ["DTensor TP", *(["megatron-core TP"] if not reason else []), "DTensor TP + SP"]
+    assert [theirs for _, theirs, _ in heat.pairs] == rivals
+    assert capsys.readouterr().err == (f"megatron-core TP is left out: {reason}\n" if reason else "")
