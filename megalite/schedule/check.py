@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from megalite.schedule.action import COMPUTE, Action, Op, Program
 
@@ -76,14 +77,13 @@ def check_pairs(programs: list[Program]) -> None:
                     raise ValueError(f"Rank {rank} has {action}, but no other rank holds stage {stage}.")
                 seen[rank, other].append(action)
     for (rank, other), messages in seen.items():
-        theirs = [_peer(action) for action in seen.get((other, rank), [])]
-        if messages != theirs:
-            number = next((n for n, (a, b) in enumerate(zip(messages, theirs, strict=False)) if a != b), len(theirs))
-            awaited = Action(*theirs[number]) if number < len(theirs) else "nothing"
-            raise ValueError(
-                f"Ranks {rank} and {other} do not see their messages in one order: "
-                f"number {number} is {messages[number]} on rank {rank}, where rank {other} waits for {awaited}."
-            )
+        theirs = [Action(*_peer(action)) for action in seen.get((other, rank), [])]
+        for number, (mine, other_end) in enumerate(zip_longest(messages, theirs, fillvalue="none")):
+            if mine != other_end:
+                raise ValueError(
+                    f"Ranks {rank} and {other} do not see their messages in one order: number {number} is {mine} "
+                    f"on rank {rank}, but the other end of {other_end} on rank {other}."
+                )
     _run(programs, COST, _Rules.of(programs, lowered=True, rendezvous=True))
 
 

@@ -29,7 +29,7 @@ def lower(schedule: list[Program], *, num_micro_batches: int, training: bool = T
             if place.get(other, place[stage]) != place[stage]:
                 programs[place[stage]].append(Action(send, stage, microbatch))
                 programs[place[other]].append(Action(receive, other, microbatch))
-        if last.get(stage) is action:
+        if last.get(stage) == action:
             programs[place[stage]].append(Action(Op.GRAD_SYNC, stage))
     check_pairs(programs)
     return programs

@@ -44,14 +44,16 @@ def interleaved(shape: Shape) -> list[Program]:
     ever, since none does with full groups of at least p - 1.
     """
     p, m, v, group = shape.num_ranks, shape.num_micro_batches, shape.num_chunks, shape.group_size
-    if v > 1 and group < p - 1:
+    least = max(1, p - 1) if v > 1 else 1
+    if group < least:
         raise ValueError(
             f"--microbatch-group-size-per-virtual-pipeline-stage {group} would let {p} ranks wait for each other for "
-            f"ever: it must be at least {p - 1}. Try {p}."
+            f"ever: it must be at least {least}. Try {p}."
         )
     group = min(group, m)
     full = replace(shape, num_micro_batches=-(-m // group) * group, group_size=group)
-    return [_first(m, _woven(full, rank, lead=2 * (p - 1 - rank) + (v - 1) * group)) for rank in range(p)]
+    ahead = 1 if v == 1 else 2  # to the next chunk at once, before the first backward comes back
+    return [_first(m, _woven(full, rank, lead=ahead * (p - 1 - rank) + (v - 1) * group)) for rank in range(p)]
 
 
 def zb_h1(shape: Shape) -> list[Program]:
@@ -134,7 +136,7 @@ def make_schedule(
             num_ranks=num_ranks,
             num_micro_batches=num_micro_batches,
             num_chunks=num_chunks,
-            group_size=group_size or num_ranks,
+            group_size=num_ranks if group_size is None else group_size,
         )
     )
 
