@@ -98,6 +98,8 @@ def read_torch_file(path: Path, inert: Callable[[str], bool] = lambda name: Fals
 
 def _known(name: str, *, inert: Callable[[str], bool]) -> Make | None:
     module, _, attribute = name.rpartition(".")
+    if module == "__builtin__":  # Python 2's name, which protocol 2 keeps
+        name = f"builtins.{attribute}"
     if module == "torch" and (attribute in _KINDS or attribute in _DTYPES):
         return partial(_inert, name)
     if name in _MAKES:
@@ -128,6 +130,13 @@ def _of_subclass(rebuild: Any, kind: Any, arguments: Any, state: Any) -> Any:
     return rebuild.make(*arguments)
 
 
+def _bytes(text: Any, encoding: Any) -> bytes:
+    """How protocol 2, which torch.save writes, says bytes."""
+    if type(text) is not str or encoding != "latin1":
+        raise ValueError(f"it asks for text in the encoding {encoding!r}")
+    return text.encode("latin1")
+
+
 def _first(data: Any, *rest: Any) -> Any:
     return data
 
@@ -148,9 +157,11 @@ _MAKES: Mapping[str, Make] = {
     "builtins.tuple": lambda items=(): tuple(items),
     "builtins.dict": lambda items=(): {plain_key(key): value for key, value in items},
     "builtins.set": lambda items=(): set(map(plain_key, items)),
-    "__builtin__.set": lambda items=(): set(map(plain_key, items)),
+    "builtins.frozenset": lambda items=(): frozenset(map(plain_key, items)),
+    "builtins.bytes": lambda: b"",
+    "_codecs.encode": _bytes,
 }
-"""What stands for the names in a file of tensors; `__builtin__` is what protocol 2, which torch.save writes, says."""
+"""What stands for the names in a file of tensors."""
 
 
 def _storage(path: Path, reference: Any) -> tuple[str, Storage, tuple[Any, ...]]:

@@ -57,7 +57,9 @@ class ModelFolder:
                 listed = read_json(self.path / index).get("weight_map")
                 if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
                     raise ValueError(f"{self.path / index} holds no weight_map of tensors to files")
-                outside = sorted({name for name in listed.values() if Path(name).name != name or "\\" in name})
+                outside = sorted(
+                    {name for name in listed.values() if Path(name).name != name or name in ("", "..") or "\\" in name}
+                )
                 if outside:
                     raise ValueError(f"{self.path / index} names files outside its folder: {outside}")
                 files = {name: self.path / name for name in sorted(set(listed.values()))}
