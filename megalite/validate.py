@@ -21,10 +21,13 @@ def check(
     """Every problem of these settings on this many ranks, in the order of the schema.
 
     A rule is skipped where a flag that it reads is already at fault (`faulty`: found so while parsing), since its
-    verdict would only confuse. `exists` says whether a path is there.
+    verdict would only confuse; all are where --config is, for it may say anything. `exists` says whether a path is
+    there.
     """
     bad = set(faulty)
-    problems = []
+    problems: list[Problem] = []
+    if "--config" in bad:
+        return problems
     for option in options():
         value = getattr(getattr(config, option.section), option.name)
         if option.flag not in bad and (text := _value_problem(option, value)):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from megalite.config.absent import absent, absent_flags
+from megalite.config.alternatives import COMMAND_LINE, overruled
 from megalite.config.flag_table import CLASHES, SYNONYMS
 from megalite.config.options import Option, from_file, from_text, from_texts, nearest, options
 from megalite.config.problem import Problem
@@ -48,6 +49,7 @@ def parse(argv: Sequence[str]) -> Parsed:
     for flag, values in given:
         if flag != "--config":
             settings.take_flag(flag, values)
+    settings.unset_overruled()
     return Parsed(
         config=settings.config(),
         origins=settings.origins,
@@ -81,6 +83,7 @@ class _Settings:
         self.values: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
         self.problems: list[Problem] = []
+        self.overruled: list[str] = []
         self.without_effect: dict[str, list[str]] = {}
         self.refused: dict[str, dict[str, str]] = {}
         """By reason: each flag, and how it was given."""
@@ -104,13 +107,13 @@ class _Settings:
                 self.fail(
                     flag, f"{flag} takes no value, but got {' '.join(values)}. To undo it, write {option.opposite}."
                 )
-            self._put(option, (flag == option.flag) != (option.default is True), "the command line")
+            self._put(option, (flag == option.flag) != (option.default is True), COMMAND_LINE)
         elif option.kind is not tuple and len(values) != 1:
             self.fail(flag, f"{flag} takes one value, but got {' '.join(values) or 'none'}.")
         else:
             try:
                 value = from_texts(option, values) if option.kind is tuple else from_text(option, values[0])
-                self._put(option, value, "the command line")
+                self._put(option, value, COMMAND_LINE)
             except ValueError as error:
                 self.fail(flag, f"{flag} {' '.join(values)} {error}")
 
@@ -167,6 +170,12 @@ class _Settings:
         self.values[option.name] = value
         self.origins[option.name] = origin
 
+    def unset_overruled(self) -> None:
+        """A flag overrules a file in what it excludes, too: nothing else could unset a key."""
+        for name, by in overruled(self.values, self.origins).items():
+            del self.values[name]
+            self.overruled.append(f"{self.by_name[by].flag} overrules {name} in {self.origins.pop(name)}.")
+
     def config(self) -> Config:
         parts = {section.name: section.default_factory for section in fields(Config)}
         of_section = {part: [option.name for option in options() if option.section == part] for part in parts}
@@ -192,7 +201,7 @@ class _Settings:
 
     def notices(self) -> list[str]:
         rows = [f"{' '.join(dict.fromkeys(flags))} ({why})" for why, flags in self.without_effect.items()]
-        return [f"Accepted, without effect: {'; '.join(rows)}."] if rows else []
+        return self.overruled + ([f"Accepted, without effect: {'; '.join(rows)}."] if rows else [])
 
 
 def _key(flag: str) -> str:

@@ -5,6 +5,7 @@ import textwrap
 from itertools import groupby
 from typing import Any, Literal, get_args, get_origin
 
+from megalite.config.alternatives import COMMAND_LINE
 from megalite.config.cli import ACTIONS
 from megalite.config.options import Option, options
 from megalite.config.schema import Config
@@ -16,14 +17,19 @@ def value_of(config: Config, option: Option) -> Any:
 
 
 def differences(config: Config, origins: dict[str, str]) -> list[str]:
-    """A line for each setting that is not its default, with where it came from."""
-    rows = [(o.name, value_of(config, o), o.default) for o in options() if value_of(config, o) != o.default]
-    texts = [(name, to_text(value), default, origins.get(name, "?")) for name, value, default in rows]
-    width, value_width = (max((len(row[i]) for row in texts), default=0) for i in (0, 1))
-    return [
-        f"{name:{width}} = {text:{value_width}}  from {origin}"
+    """The settings that are not their defaults: of a file as a paragraph, of the command line a line each."""
+    rows = [(o.name, to_text(value_of(config, o)), o.default) for o in options() if value_of(config, o) != o.default]
+    origins = {name: origins.get(name, "?") for name, _, _ in rows}
+    lines = []
+    for file in dict.fromkeys(origin for origin in origins.values() if origin != COMMAND_LINE):
+        said = ", ".join(f"{name} = {text}" for name, text, _ in rows if origins[name] == file)
+        lines += textwrap.wrap(f"from {file}: {said}", 120, subsequent_indent="  ", break_long_words=False)
+    given = [row for row in rows if origins[row[0]] == COMMAND_LINE]
+    width, value_width = (max((len(row[i]) for row in given), default=0) for i in (0, 1))
+    return lines + [
+        f"{name:{width}} = {text:{value_width}}  from {COMMAND_LINE}"
         + ("" if default is None or default == () else f", instead of {to_text(default)}")
-        for name, text, default, origin in texts
+        for name, text, default in given
     ]
 
 

@@ -120,7 +120,7 @@ def _warm_up(job: Job) -> Iterator[str]:
     if warmup >= decay:
         yield (
             f"--lr-warmup-{unit} {warmup} is not less than {decay_flag} {decay}, where the learning rate is to be "
-            f"lowest. Try --lr-warmup-{unit} {decay // 10}."
+            f"lowest. {f'Try --lr-warmup-{unit} {max(1, decay // 10)}' if decay > 1 else 'Leave it out'}."
         )
 
 

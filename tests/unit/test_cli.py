@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from megalite.config.alternatives import ALTERNATIVES, OVERRULES
 from megalite.config.cli import parse
 from megalite.config.options import options
 from megalite.config.schema import Config
@@ -214,6 +215,68 @@ def test_differences_tell_where_from():
         ["seed", "=", "1", "from", "the", "command", "line,", "instead", "of", "1234"],
         ["lr", "=", "0.5", "from", "the", "command", "line"],
     ]
+
+
+def test_differences_of_a_file_are_a_paragraph(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("lr = 0.5\nseed = 1\nclip_grad = 1.0\nnum_layers = 3")
+    parsed = parse(["--config", str(file), "--seed", "2"])
+    paragraph, seed = differences(parsed.config, parsed.origins)
+    assert paragraph == f"from {file}: num_layers = 3, lr = 0.5"
+    assert seed.split()[:3] == ["seed", "=", "2"]
+
+
+@pytest.mark.parametrize(
+    ("file", "flags", "left", "said"),
+    [
+        ("split='1,1,1'", "--train-data-path a", "", "--train-data-path overrules split in FILE."),
+        ("split='1,1,1'", "--data-path a", "split", ""),
+        ("train_data_path='a'", "--split 1,1,1", "train_data_path", ""),
+        ("mock_data=true", "--no-mock-data --split 1,1,1", "", ""),
+        ("data_path='a'", "--mock-data", "", "--mock-data overrules data_path in FILE."),
+        ("train_data_path='a'", "--valid-data-path b", "train_data_path", ""),
+        (
+            "train_iters=4\nlr_decay_iters=3",
+            "--train-samples 9",
+            "lr_decay_iters",
+            "--train-samples overrules train_iters",
+        ),
+        (
+            "lr_warmup_iters=4",
+            "--lr-warmup-fraction 0.5",
+            "",
+            "--lr-warmup-fraction overrules lr_warmup_iters in FILE.",
+        ),
+        ("lr_warmup_iters=4", "--lr-warmup-iters 0 --lr-warmup-samples 5", "", ""),
+        ("swiglu=true", "--squared-relu", "", "--squared-relu overrules swiglu in FILE."),
+        (
+            "num_layers_per_virtual_pipeline_stage=1",
+            "--num-virtual-stages-per-pipeline-rank 2",
+            "",
+            "--num-virtual-stages-per-pipeline-rank overrules num_layers_per_virtual_pipeline_stage in FILE.",
+        ),
+        ("train_iters=4\ntrain_samples=4", "", "train_iters train_samples", ""),
+    ],
+)
+def test_a_flag_overrules_what_it_excludes_in_a_file(tmp_path, file, flags, left, said):
+    path = tmp_path / "run.toml"
+    path.write_text(file)
+    parsed = parse(["--config", str(path), *flags.split()])
+    assert not parsed.problems
+    assert {name for name, origin in parsed.origins.items() if origin == str(path)} == set(left.split())
+    text = "\n".join(parsed.notices).replace(str(path), "FILE")
+    assert said in text and bool(said) == bool(text)
+    given = {option.name: option.section for option in options()}
+    for name in (line.partition("=")[0] for line in file.split("\n")):
+        value = getattr(getattr(parsed.config, given[name]), name)
+        default = getattr(getattr(Config(), given[name]), name)
+        assert (value != default) == (name in left.split())
+
+
+def test_alternatives_are_fields():
+    names = {option.name for option in options()}
+    said = [name for row in (*ALTERNATIVES, *OVERRULES) for together in row for name in together.split()]
+    assert set(said) <= names
 
 
 def test_every_option_is_documented_and_unique():

@@ -169,6 +169,8 @@ TABLE = [
     ("--lr-warmup-fraction 0.1 --lr-warmup-iters 3", "--lr-warmup-fraction 0.1 and --lr-warmup-iters 3 both"),
     ("--min-lr 1e-2", "--min-lr 0.01 is more than --lr 0.001. Try --min-lr 0.0001."),
     ("--lr-warmup-init 1", "--lr-warmup-init 1.0 is more than --lr 0.001."),
+    ("--lr-warmup-iters 9 --lr-decay-iters 9", "is to be lowest. Try --lr-warmup-iters 1."),
+    ("--lr-warmup-iters 1 --lr-decay-iters 1", "is to be lowest. Leave it out."),
     ("--lr-warmup-iters 100", "--lr-warmup-iters 100 is not less than --train-iters 100"),
     ("--lr-warmup-iters 2000", "--lr-warmup-iters 2000 is not less than --train-iters 100"),
     ("--lr-warmup-iters 5 --lr-decay-iters 5", "--lr-warmup-iters 5 is not less than --lr-decay-iters 5"),
@@ -274,6 +276,10 @@ def test_rules_that_read_a_faulty_flag_are_silent():
     config = parsed("--global-batch-size 10").config
     assert check(config, 4, exists=FILES.__contains__)
     assert not check(config, 4, faulty={"--tensor-model-parallel-size"}, exists=FILES.__contains__)
+
+
+def test_nothing_is_missing_where_the_file_could_not_be_read():
+    assert check(Config(), 4, faulty={"--config"}) == []
 
 
 def test_nothing_given_names_what_is_required():
