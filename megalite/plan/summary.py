@@ -1,17 +1,26 @@
 """What the settings amount to, worked out without starting anything: the text of --dry-run."""
 
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+
 from megalite.arith.flops import model_flops
-from megalite.arith.memory import activation_bytes, state_bytes
 from megalite.arith.parameters import count_parameters
-from megalite.arith.traffic import data_parallel_traffic, tensor_parallel_traffic
 from megalite.config.derive import Derived, derive, padded_vocab_size
+from megalite.config.pipeline import Pipeline
 from megalite.config.schema import Config
 from megalite.config.show import differences
 from megalite.config.size import ModelSize, model_size
 from megalite.grid import grid_of
-from megalite.schedule.action import text
+from megalite.plan.rank import RankPlan, rank_plans
+from megalite.schedule.action import Program, text
+from megalite.schedule.check import simulate
+from megalite.schedule.draw import Picture, draw_text
 from megalite.schedule.partition import describe, partition
 from megalite.schedule.schedules import make_schedule, placement
+
+_COLUMNS = 110
+"""Of a picture in a terminal."""
 
 
 def summary(config: Config, origins: dict[str, str], world_size: int) -> str:
@@ -24,19 +33,21 @@ def summary(config: Config, origins: dict[str, str], world_size: int) -> str:
         divisible_by=config.model.make_vocab_size_divisible_by,
         tensor_parallel_size=config.parallel.tensor_model_parallel_size,
     )
-    padded_size = model_size(config.model, vocab_size=padded)
     known = (
         f"vocabulary {vocab:,}" if vocab else "without embeddings: the vocabulary is known once the tokenizer is read"
     )
+    stages = partition(config.model, config.parallel, vocab_size=size.vocab_size)
+    programs = _programs(derived.pipeline, derived.num_micro_batches)
+    plans = rank_plans(config, derived, model_size(config.model, vocab_size=padded), stages, programs)
     sections = {
         "settings that are not defaults": differences(config, origins),
         "layout": _layout(config, world_size),
+        **({"stages": describe(stages, _placement(derived.pipeline))} if len(stages) > 1 else {}),
         "batch": _batch(config, derived, size),
-        f"model ({known})": _model(config, size, padded_size),
-        "memory of one rank": _memory(config, padded_size),
-        "communication of one rank and step": _traffic(config, derived, padded_size),
-        f"stages ({derived.pipeline.schedule})": _stages(config, derived, vocab or 0),
-        "schedule of a step": _schedule(derived),
+        f"model ({known})": _model(size, plans),
+        "memory of one rank": _memory(plans),
+        "communication of one rank and step": _traffic(plans),
+        f"schedule of a step ({derived.pipeline.schedule})": _schedule(derived, programs),
     }
     return "\n".join(line for title, lines in sections.items() for line in [f"{title}:", *("  " + x for x in lines)])
 
@@ -47,22 +58,32 @@ def _layout(config: Config, world_size: int) -> list[str]:
     return [f"{world_size} rank{'s' * (world_size > 1)}, order {'-'.join(grid.order)}", *rows]
 
 
-def _stages(config: Config, derived: Derived, vocab_size: int) -> list[str]:
-    p = derived.pipeline
-    stages = partition(config.model, config.parallel, vocab_size=vocab_size)
-    return describe(stages, placement(p.schedule, p.num_ranks, p.num_chunks))
+def _placement(pipeline: Pipeline) -> tuple[int, ...]:
+    return placement(pipeline.schedule, pipeline.num_ranks, pipeline.num_chunks)
 
 
-def _schedule(derived: Derived, most: int = 8) -> list[str]:
-    p, count = derived.pipeline, derived.num_micro_batches
-    programs = make_schedule(
-        p.schedule,
-        num_ranks=p.num_ranks,
-        num_micro_batches=min(count, most),
-        num_chunks=p.num_chunks,
-        group_size=p.group_size,
+def _programs(pipeline: Pipeline, num_micro_batches: int) -> list[Program]:
+    return make_schedule(
+        pipeline.schedule,
+        num_ranks=pipeline.num_ranks,
+        num_micro_batches=num_micro_batches,
+        num_chunks=pipeline.num_chunks,
+        group_size=pipeline.group_size,
     )
-    return [text(program) for program in programs] + [f"... {count} micro-batches in all"] * (count > most)
+
+
+def _schedule(derived: Derived, programs: Sequence[Program]) -> list[str]:
+    """A single rank's program, or a picture of all; of many micro-batches the first, which show how it goes."""
+    pipeline, count = derived.pipeline, derived.num_micro_batches
+    most = max(8, 2 * pipeline.num_ranks)
+    shown = programs if count <= most else _programs(pipeline, most)
+    in_all = [f"... {count} micro-batches in all"] * (count > most)
+    if len(programs) == 1:
+        return [*map(text, shown), *in_all]
+    timeline = simulate(list(shown))
+    picture = Picture(timeline=timeline, placement=_placement(pipeline))
+    drawn = draw_text(picture, columns=_COLUMNS if timeline.length > _COLUMNS else None).splitlines()
+    return drawn + [f"{line}: bubble {simulate(list(programs)).bubble:.1%}" for line in in_all]
 
 
 def _groups(groups: list[tuple[int, ...]], most: int = 8) -> str:
@@ -81,62 +102,49 @@ def _batch(config: Config, derived: Derived, size: ModelSize) -> list[str]:
     ]
 
 
-def _model(config: Config, size: ModelSize, padded_size: ModelSize) -> list[str]:
-    count = count_parameters(size)
-    on_rank = count_parameters(padded_size).per_rank(config.parallel.tensor_model_parallel_size)
+def _model(size: ModelSize, plans: Sequence[RankPlan]) -> list[str]:
+    most = max(plan.parameters for plan in plans)
     return [
-        f"{count.total:,} parameters, {on_rank:,} on each rank",
+        f"{count_parameters(size).total:,} parameters, {most:,} on {'each' if len(plans) == 1 else 'the largest'} rank",
         f"{model_flops(size, samples=1):.4g} FLOPs for one sequence, forward and backward",
     ]
 
 
-def _memory(config: Config, size: ModelSize) -> list[str]:
-    tp, optimizer = config.parallel.tensor_model_parallel_size, config.optimizer
-    moments = 2 if optimizer.optimizer == "adam" else int(optimizer.sgd_momentum > 0)
-    param_bytes = 2 if config.train.bf16 else 4
-    states = state_bytes(count_parameters(size).per_rank(tp), param_bytes=param_bytes, moments=moments)
-    activations = activation_bytes(
-        size,
-        micro_batch_size=config.train.micro_batch_size,
-        param_bytes=param_bytes,
-        tensor_parallel_size=tp,
-        sequence_parallel=config.parallel.sequence_parallel,
-        fused_attention=config.model.attention_dropout == 0,
-        dropout=config.model.hidden_dropout > 0,
-    )
-    return [
+def _memory(plans: Sequence[RankPlan]) -> list[str]:
+    """Of the rank with most, and then of each."""
+    most = max(plans, key=lambda plan: plan.total)
+    states = most.states
+    lines = [
         f"parameters {_bytes(states.params)}, main parameters {_bytes(states.main_params)}, "
         f"main gradients {_bytes(states.main_grads)}, moments {_bytes(states.moments)}",
-        f"activations about {_bytes(activations)}",
-        f"together about {_bytes(states.total + activations)}",
+        f"activations about {_bytes(most.activations)}",
+        f"together about {_bytes(most.total)}",
     ]
+    if len(plans) == 1:
+        return lines
+    each = [
+        f"{plan.parameters:,} parameters, micro-batches in flight {plan.in_flight}, together about {_bytes(plan.total)}"
+        for plan in plans
+    ]
+    return [f"most on pipeline rank {plans.index(most)}:", *("  " + line for line in lines), *_of_ranks(each)]
 
 
-def _traffic(config: Config, derived: Derived, size: ModelSize) -> list[str]:
-    tp, param_bytes = config.parallel.tensor_model_parallel_size, 2 if config.train.bf16 else 4
-    parameters = count_parameters(size).per_rank(tp)
-    groups = {
-        "tp": tensor_parallel_traffic(
-            size,
-            tensor_parallel_size=tp,
-            sequence_parallel=config.parallel.sequence_parallel,
-            micro_batch_size=config.train.micro_batch_size,
-            num_micro_batches=derived.num_micro_batches,
-            param_bytes=param_bytes,
-        ),
-        "dp": data_parallel_traffic(
-            parameters=parameters,
-            data_parallel_size=derived.data_parallel_size,
-            buckets=-(-parameters // derived.bucket_size) if derived.bucket_size else 1,
-            grad_bytes=4,
-        ),
-    }
-    lines = [
-        f"{group}: {sent.calls} x {collective.replace('_', '-')}, {_bytes(sent.nbytes)}"
-        for group, collectives in groups.items()
-        for collective, sent in collectives.items()
+def _traffic(plans: Sequence[RankPlan]) -> list[str]:
+    each = [
+        [
+            f"{group}: {sent.calls} x {name.replace('_', '-')}, {_bytes(sent.nbytes)}"
+            for group, collectives in plan.traffic.items()
+            for name, sent in collectives.items()
+        ]
+        for plan in plans
     ]
-    return lines or ["none"]
+    return (each[0] or ["none"]) if len(plans) == 1 else _of_ranks(["; ".join(lines) for lines in each])
+
+
+def _of_ranks(texts: list[str]) -> list[str]:
+    """A line for each run of pipeline ranks of which the same is to be said."""
+    runs = [(text, [rank for rank, _ in run]) for text, run in groupby(enumerate(texts), key=itemgetter(1))]
+    return [f"pipeline rank{f's {ranks[0]}-' if ranks[1:] else ' '}{ranks[-1]}: {text}" for text, ranks in runs]
 
 
 def _bytes(count: float) -> str:

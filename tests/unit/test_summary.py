@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from megalite.plan.rank import peak_bytes
+from megalite.schedule.schedules import make_schedule
+
 ROOT = Path(__file__).parents[2]
 SETTINGS = (
     "--num-layers 4 --hidden-size 128 --num-attention-heads 4 --seq-length 128 --micro-batch-size 2 --train-iters 100 "
@@ -48,6 +51,45 @@ def test_dry_run_says_what_the_settings_amount_to():
     ):
         assert line in done.stdout.splitlines()
     assert "F0.0 B0.0 F0.1 B0.1" in done.stdout
+
+
+PIPELINE = (
+    "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --num-layers 5 --sequence-parallel --split 1,1,1"
+)
+
+
+def test_dry_run_shows_the_pipeline():
+    done = front(*ARGV, *PIPELINE.split(), "--dry-run", WORLD_SIZE="8")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    for line in (
+        "  8 ranks, order tp-cp-ep-dp-pp",
+        "  pp 2: [0 4] [1 5] [2 6] [3 7]",
+        "  stage 0: embedding, layers 0-2 (pipeline rank 0)",
+        "  stage 1: layers 3-4, loss (pipeline rank 1)",
+        "  40 sequences = micro-batch 2 x data parallel 2 x 10 micro-batches",
+        "  rank 0   01..aa2bb3cc4dd5ee6ff7gg.hh",
+        "  ... 10 micro-batches in all: bubble 9.1%",
+    ):
+        assert line in lines
+    text = done.stdout
+    for words in (
+        "most on pipeline rank 0:",
+        "pipeline rank 0: 380,480 parameters, micro-batches in flight 2, together about",
+        "pipeline rank 1: 264,832 parameters, micro-batches in flight 1, together about",
+        "pp: 10 x send, 640 KiB; pp: 10 x recv, 640 KiB; ends of pp: 1 x all-reduce, 256 KiB; dp: 1 x all-reduce",
+    ):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("schedule", "kept"),
+    [("gpipe", [6, 6, 6, 6]), ("1f1b", [4, 3, 2, 1]), ("zb-h1", [4, 4, 4, 4]), ("zb-v", [7, 8, 8, 8])],
+)
+def test_a_rank_keeps_what_is_in_flight(schedule, kept):
+    chunks = 2 if schedule == "zb-v" else 1
+    programs = make_schedule(schedule, num_ranks=4, num_micro_batches=6, num_chunks=chunks)
+    assert [peak_bytes(program, dict.fromkeys(range(8), 10)) for program in programs] == [10 * k for k in kept]
 
 
 def test_other_ranks_are_silent():

@@ -1,0 +1,132 @@
+"""What one pipeline rank holds, keeps and sends, in closed form."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from megalite.arith.memory import StateBytes, activation_bytes, state_bytes
+from megalite.arith.parameters import count_parameters
+from megalite.arith.part import Part
+from megalite.arith.traffic import (
+    Sent,
+    data_parallel_traffic,
+    ends_traffic,
+    pipeline_traffic,
+    tensor_parallel_traffic,
+)
+from megalite.config.derive import Derived
+from megalite.config.schema import Config
+from megalite.config.size import ModelSize
+from megalite.schedule.action import Op, Program
+from megalite.schedule.check import peak_kept
+from megalite.schedule.partition import Stage
+from megalite.schedule.schedules import placement
+
+Groups = dict[str, dict[str, Sent]]
+"""By group: each collective."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankPlan:
+    """One pipeline rank; the tensor and data parallel ranks at its place are alike."""
+
+    parameters: int
+    states: StateBytes
+    in_flight: int
+    """Micro-batches of which it keeps anything, at most; one in two stages counts twice."""
+    activations: int
+    traffic: Groups
+
+    @property
+    def total(self) -> int:
+        """Bytes at the peak."""
+        return self.states.total + self.activations
+
+
+def rank_plans(
+    config: Config, derived: Derived, size: ModelSize, stages: Sequence[Stage], programs: Sequence[Program]
+) -> list[RankPlan]:
+    """The plan of each pipeline rank. `size` has the padded vocabulary, `programs` are those of a whole step."""
+    pipeline = derived.pipeline
+    place = placement(pipeline.schedule, pipeline.num_ranks, pipeline.num_chunks)
+    return [
+        _plan(config, derived, size, [stage for stage in stages if place[stage.number] == rank], program, place)
+        for rank, program in enumerate(programs)
+    ]
+
+
+def _plan(
+    config: Config,
+    derived: Derived,
+    size: ModelSize,
+    held: Sequence[Stage],
+    program: Program,
+    place: Sequence[int],
+) -> RankPlan:
+    parallel, tp = config.parallel, config.parallel.tensor_model_parallel_size
+    param_bytes = 2 if config.train.bf16 else 4
+    part = Part(
+        layers=sum(len(stage.layers) for stage in held),
+        embedding=any(stage.embedding for stage in held),
+        loss=any(stage.loss for stage in held),
+    )
+    parameters = count_parameters(size, part).per_rank(tp)
+    moments = 2 if config.optimizer.optimizer == "adam" else int(config.optimizer.sgd_momentum > 0)
+    kept = {
+        stage.number: activation_bytes(
+            size,
+            Part(layers=len(stage.layers), embedding=stage.embedding, loss=stage.loss),
+            micro_batch_size=config.train.micro_batch_size,
+            param_bytes=param_bytes,
+            tensor_parallel_size=tp,
+            sequence_parallel=parallel.sequence_parallel,
+            fused_attention=config.model.attention_dropout == 0,
+            dropout=config.model.hidden_dropout > 0,
+        )
+        for stage in held
+    }
+    return RankPlan(
+        parameters=parameters,
+        states=state_bytes(parameters, param_bytes=param_bytes, moments=moments),
+        in_flight=peak_kept(program),
+        activations=peak_bytes(program, kept),
+        traffic=_traffic(config, derived, size, part, parameters, _neighbours(held, place)),
+    )
+
+
+def peak_bytes(program: Program, kept: Mapping[int, int]) -> int:
+    """The most that a rank keeps at once, if each stage keeps so much of a micro-batch from its F to its B or W."""
+    now = peak = 0
+    for action in program:
+        now += {Op.F: 1, Op.B: -1, Op.W: -1}.get(action.op, 0) * kept[action.stage]
+        peak = max(peak, now)
+    return peak
+
+
+def _neighbours(held: Sequence[Stage], place: Sequence[int]) -> int:
+    """How often a stage of this rank is next to one of another rank."""
+    beside = [(s.number, s.number + step) for s in held for step in (-1, 1) if 0 <= s.number + step < len(place)]
+    return sum(place[mine] != place[other] for mine, other in beside)
+
+
+def _traffic(config: Config, derived: Derived, size: ModelSize, part: Part, parameters: int, neighbours: int) -> Groups:
+    tp, param_bytes = config.parallel.tensor_model_parallel_size, 2 if config.train.bf16 else 4
+    step = {
+        "neighbours": neighbours,
+        "tensor_parallel_size": tp,
+        "micro_batch_size": config.train.micro_batch_size,
+        "num_micro_batches": derived.num_micro_batches,
+    }
+    sp = config.parallel.sequence_parallel
+    hidden_bytes = 4 if config.model.fp32_residual_connection else param_bytes
+    at_one_end = part.embedding != part.loss
+    return {
+        "tp": tensor_parallel_traffic(size, part, sequence_parallel=sp, param_bytes=param_bytes, **step),
+        "pp": pipeline_traffic(size, sequence_parallel=sp, hidden_bytes=hidden_bytes, **step),
+        "ends of pp": ends_traffic(size, tensor_parallel_size=tp, grad_bytes=4) if at_one_end else {},
+        "dp": data_parallel_traffic(
+            parameters=parameters,
+            data_parallel_size=derived.data_parallel_size,
+            buckets=-(-parameters // derived.bucket_size) if derived.bucket_size else 1,
+            grad_bytes=4,
+        ),
+    }
