@@ -88,6 +88,7 @@ class WeightGrads:
         self._kept.append(self._open)
         self._open = None
 
+    @torch.no_grad()
     def compute_kept(self) -> None:
         """Compute the batch that has been kept for longest."""
         for compute in self._kept.popleft():

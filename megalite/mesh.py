@@ -1,7 +1,7 @@
 """Process groups as values: a frozen mesh is built once and handed down; nothing looks a group up."""
 
 import datetime
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.distributed as dist
@@ -61,18 +61,21 @@ def build_mesh(grid: Grid, *, rank: int, device: torch.device, timeout: datetime
         return Group(name=name, ranks=ranks, rank=ranks.index(rank), handle=handle)
 
     pp = group("pp", "pp")
-    at_an_end = pp.size > 1 and pp.rank in (0, pp.size - 1)
-    return ParallelMesh(
+    mesh = ParallelMesh(
         grid=grid,
         rank=rank,
         device=device,
         tp=group("tp", "tp"),
         dp=group("dp", "dp"),
         pp=pp,
-        ends=joined("ends", (pp.ranks[0], pp.ranks[-1]) if at_an_end else (rank,)),
+        ends=Group(name="ends", ranks=(rank,), rank=0),
         model=group("model", "tp", "pp"),
         world=group("world", *grid.order),
     )
+    if pp.size == 1 or 0 < pp.rank < pp.size - 1:
+        return mesh
+    # Last, because only some ranks make it: torch names a group by how many its members have made before.
+    return replace(mesh, ends=joined("ends", (pp.ranks[0], pp.ranks[-1])))
 
 
 def start(grid: Grid, *, launch: Launch, backend: str, timeout_minutes: float, device: torch.device) -> ParallelMesh:

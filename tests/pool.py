@@ -23,6 +23,7 @@ import torch.distributed as dist
 from megalite.grid import Grid
 from megalite.mesh import build_mesh, stop
 
+FEWEST = 4
 SECONDS = 240
 TIMEOUT = timedelta(seconds=SECONDS)
 CPU = torch.device("cpu")
@@ -44,7 +45,7 @@ def _serve(rank: int, commands: Connection) -> None:
 
 
 class Pool:
-    """Starts a rank when the first call needs it."""
+    """Starts its ranks when a call needs them: four, or more where it needs more."""
 
     def __init__(self) -> None:
         self._processes: list[BaseProcess] = []
@@ -53,8 +54,9 @@ class Pool:
         self._calls = 0
 
     def _start(self, ranks: int) -> None:
+        self.stop()  # torch numbers groups within a process: ranks of different age could not meet
         context = multiprocessing.get_context("spawn")
-        for rank in range(len(self._processes), ranks):
+        for rank in range(max(ranks, FEWEST)):
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(rank, theirs), daemon=True)
             process.start()
@@ -71,7 +73,8 @@ class Pool:
         """Call the function on the grid's ranks; a grid of one rank runs in this process."""
         if grid.world_size == 1:
             return [function(build_mesh(grid, rank=0, device=CPU, timeout=TIMEOUT), *arguments)]
-        self._start(grid.world_size)
+        if len(self._processes) < grid.world_size:
+            self._start(grid.world_size)
         pipes = self._pipes[: grid.world_size]
         self._calls += 1
         for pipe in pipes:

@@ -1,6 +1,7 @@
 """Continue a prompt with a trained model: `python tools/generate.py --load DIR --prompt "import os"`.
 
-At tensor parallel size N: `torchrun --nproc-per-node N tools/generate.py ...`; the text is the same.
+On N ranks: `torchrun --nproc-per-node N tools/generate.py ...`, by tensor parallelism, or by pipeline stages where
+`--pipeline-model-parallel-size` asks for them; the text is the same.
 """
 
 import argparse
@@ -30,6 +31,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--top-p", type=float, default=1.0, help="draw from the likeliest tokens that reach this share")
     parser.add_argument("--greedy", action="store_true", help="always take the likeliest token")
     parser.add_argument("--seed", type=int, default=1234)
+    parser.add_argument(
+        "--pipeline-model-parallel-size", type=int, default=1, help="stages; the rest of the ranks is tensor parallel"
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     return parser.parse_args()
 
@@ -42,7 +46,13 @@ def main() -> None:
     sampling = Sampling(temperature=0 if args.greedy else args.temperature, top_k=args.top_k, top_p=args.top_p)
     here = launch()
     device = pick(args.device, here.local_rank)
-    grid = Grid(sizes={"tp": here.world_size})
+    stages = args.pipeline_model_parallel_size
+    if stages < 1 or here.world_size % stages:
+        raise ValueError(
+            f"--pipeline-model-parallel-size {stages} does not divide the world size {here.world_size}. Start it with "
+            f"torchrun --nproc-per-node {max(stages, 1)}."
+        )
+    grid = Grid(sizes={"tp": here.world_size // stages, "pp": stages})
     mesh = start(grid, launch=here, backend=backend_for(device, "auto"), timeout_minutes=10, device=device)
     opened = open_checkpoint(args.load, mesh=mesh, step=args.ckpt_step)
     tokenizer = opened.tokenizer

@@ -14,6 +14,12 @@ def params_norm(optimizer: Optimizer, mesh: ParallelMesh) -> float:
     return norm(optimizer.main, optimizer.buffer, mesh)
 
 
+def num_parameters(buffer: GradBuffer, mesh: ParallelMesh) -> int:
+    """How many elements the model has."""
+    total = sum(slot.spec.view(slot.parameter).numel() for slot in buffer.slots if slot.kind.counts(mesh))
+    return int(all_reduce(torch.tensor(total, device=buffer.grads.device), mesh.model).item())
+
+
 def num_zeros_in_grad(buffer: GradBuffer, mesh: ParallelMesh) -> int:
     """How many elements of the gradient are exactly zero; the padding of the vocabulary is none of them."""
     total = torch.zeros((), dtype=torch.int64, device=buffer.grads.device)

@@ -31,6 +31,8 @@ class Session:
     stop: Stop
     chores: tuple[Chore, ...]
     """What is done after each iteration."""
+    at_end: tuple[Chore, ...]
+    """What is done when training ends, or is stopped."""
     save: Callable[[Progress], Path]
 
 
@@ -55,9 +57,12 @@ def train(session: Session, progress: Progress) -> None:
             meter.pause(lambda: _save(session, progress))
         if stopping and not ending:
             session.logger.note(f"{stopping}: stopped.")
-            return
-    _evaluate(session, progress, "validation")
-    _evaluate(session, progress, "test")
+            break
+    else:
+        _evaluate(session, progress, "validation")
+        _evaluate(session, progress, "test")
+    for chore in session.at_end:
+        chore(progress)
 
 
 def _iteration(session: Session, progress: Progress) -> StepResult | None:

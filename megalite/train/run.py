@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -26,12 +26,15 @@ from megalite.observe.progress import ProgressFile
 from megalite.observe.record import Logger, Sink
 from megalite.observe.tensorboard import TensorBoard
 from megalite.observe.wandb import WeightsAndBiases
-from megalite.optimizer.statistics import num_zeros_in_grad, params_norm
+from megalite.optimizer.statistics import num_parameters, num_zeros_in_grad, params_norm
+from megalite.schedule.partition import describe, partition
+from megalite.schedule.schedules import placement
 from megalite.train.build import Engine, build
 from megalite.train.chores import chores, manual_gc
 from megalite.train.datasets import datasets
 from megalite.train.loop import Session, train
 from megalite.train.meter import Meter
+from megalite.train.recorder import Recorder
 from megalite.train.replicas import check_replicas
 from megalite.train.resume import Progress, load_checkpoint, save_checkpoint
 from megalite.train.stop import Stop
@@ -82,8 +85,19 @@ def prepare(
     resumed = load_checkpoint(engine, config, tokenizer.vocab_size)
     engine = resumed.engine
     check_replicas(engine, "At the start")
+    recorder = None
+    if config.log.pipeline_trace:
+        recorder = Recorder(
+            Path(config.log.pipeline_trace),
+            steps=config.log.log_interval,
+            asked=derived.pipeline,
+            mesh=mesh,
+            first_step=resumed.progress.iteration + 1,
+        )
+        engine = replace(engine, watch=recorder.watch)
     data = datasets(config, derived, tokenizer)
-    for note in [*data.notes, resumed.note, *_said(config)]:
+    size = f"{num_parameters(engine.buffer, mesh):,} parameters"
+    for note in [size, *_stages(config, derived, tokenizer.vocab_size), *data.notes, resumed.note, *_said(config)]:
         if note:
             logger.note(note)
     session = Session(
@@ -101,10 +115,19 @@ def prepare(
             statistics=_statistics(config),
         ),
         stop=ending,
-        chores=tuple(chores(config.train, engine)),
+        chores=(*chores(config.train, engine), *((recorder.next_step,) if recorder else ())),
+        at_end=(recorder.write,) if recorder else (),
         save=lambda progress: save_checkpoint(engine, progress, config, tokenizer),
     )
     return session, resumed.progress
+
+
+def _stages(config: Config, derived: Derived, vocab_size: int) -> list[str]:
+    """Where each layer is, if there is more than one stage."""
+    asked = derived.pipeline
+    stages = partition(config.model, config.parallel, vocab_size=vocab_size)
+    placed = placement(asked.schedule, asked.num_ranks, asked.num_chunks)
+    return describe(stages, placed) if len(stages) > 1 else []
 
 
 def _said(config: Config) -> Iterator[str]:

@@ -47,7 +47,15 @@ LAYOUTS: dict[str, Layout] = {
     "dp2": Layout(axes={"dp": 2}),
     "tp2": Layout(axes={"tp": 2}, flags="--tensor-model-parallel-size 2"),
     "tp2-sp": Layout(axes={"tp": 2}, flags="--tensor-model-parallel-size 2 --sequence-parallel"),
+    "pp2": Layout(axes={"pp": 2}, flags="--pipeline-model-parallel-size 2"),
     "tp4": Layout(axes={"tp": 4}, flags="--tensor-model-parallel-size 4", wide=True),
+    "pp4": Layout(axes={"pp": 4}, flags="--pipeline-model-parallel-size 4", wide=True),
+    "pp2-dp2": Layout(axes={"pp": 2, "dp": 2}, flags="--pipeline-model-parallel-size 2", wide=True),
+    "tp2-pp2": Layout(
+        axes={"tp": 2, "pp": 2},
+        flags="--tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2",
+        wide=True,
+    ),
 }
 """A new way to spread a model is a row here, and every case runs in it. The first is what the others must equal."""
 ALL = [pytest.param(name, marks=[pytest.mark.soak] if layout.wide else [], id=name) for name, layout in LAYOUTS.items()]

@@ -4,7 +4,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
+from _pytest.mark.structures import ParameterSet
 from torch import Tensor
 
 from megalite.config.derive import derive
@@ -77,6 +79,11 @@ MODELS |= {name: replace(MODELS[base], **settings) for name, (base, settings) in
 
 Layout = dict[str, Any]
 """Ranks along the axes, and switches: the flags of a case."""
+
+
+def soak(*values: object) -> ParameterSet:
+    """A row of a table that only `make soak` runs."""
+    return pytest.param(*values, marks=pytest.mark.soak)
 
 
 def grid(layout: Layout) -> Grid:

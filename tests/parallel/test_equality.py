@@ -9,10 +9,10 @@ import torch
 from megalite.grid import Grid
 from megalite.shard import Shard
 from tests.parallel import faults, harness
-from tests.parallel.harness import VARIANTS
+from tests.parallel.harness import VARIANTS, Layout, soak
 from tests.pool import Pool
 
-LAYOUTS = {
+LAYOUTS: dict[str, Layout] = {
     "tp2": {"tp": 2},
     "tp4": {"tp": 4},
     "tp2-sp": {"tp": 2, "sp": 1},
@@ -20,6 +20,8 @@ LAYOUTS = {
     "dp4": {"dp": 4},
     "dp2-overlap": {"dp": 2, "overlap": 1, "bucket": 4000},
     "tp2-sp-dp2": {"tp": 2, "sp": 1, "dp": 2},
+    "pp2": {"pp": 2},
+    "tp2-sp-pp2": {"tp": 2, "sp": 1, "pp": 2, "schedule": "zb-h1"},
 }
 FAMILIES = ["gpt2", "llama"]
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32}
@@ -71,14 +73,17 @@ FULL = list(product(VARIANTS, LAYOUTS, DTYPES, [0.0, 0.1]))
 COVERING = [
     (model, layout, "fp64", 0.1 if i % 2 else 0.0)
     for i, model in enumerate(VARIANTS)
-    for layout in [("tp2", "tp2-sp", "tp4", "tp2-sp-dp2")[i % 4], ("tp2-sp", "dp2-overlap", "tp2", "tp4")[i % 4]]
+    for layout in [
+        ("tp2", "tp2-sp", "tp4", "tp2-sp-dp2", "pp2")[i % 5],
+        ("tp2-sp", "dp2-overlap", "tp2", "tp2-sp-pp2", "tp4")[i % 5],
+    ]
 ]
 """Each variant plain and with sequence parallelism or more ranks, and both dropouts; `make soak` runs all."""
 
 
 @pytest.mark.parametrize(
     ("model", "layout", "dtype", "dropout"),
-    COVERING + [pytest.param(*case, marks=pytest.mark.soak) for case in FULL if case not in COVERING],
+    COVERING + [soak(*case) for case in FULL if case not in COVERING],
 )
 def test_variants(pool: Pool, model: str, layout: str, dtype: str, dropout: float) -> None:
     test_loss_and_gradients(pool, model, layout, dtype, dropout)
@@ -92,10 +97,6 @@ def test_a_fault_is_caught(pool: Pool, fault: str) -> None:
     results = pool.run(harness.grid(layout), faults.gradients_with, fault, settings, torch.float32)
     reference = one_rank_gradients("gpt2", "fp32", faults.FAULTS[fault].dropout)
     assert complaints(results, reference, GRADIENT_LIMIT["fp32"])
-
-
-def soak(*values: str) -> object:
-    return pytest.param(*values, marks=pytest.mark.soak)
 
 
 # Adam hides a constant factor in the gradient, which SGD shows.

@@ -19,8 +19,8 @@ from megalite.schedule.action import Action, Op, Program, text
 from megalite.schedule.check import peak_in_flight
 from megalite.train.step import evaluate, forward_backward
 from tests.parallel import harness
-from tests.parallel.harness import Layout
-from tests.parallel.test_equality import CURVE_LIMIT, DTYPES, GRADIENT_LIMIT, ONE, Gradients, complaints, soak
+from tests.parallel.harness import Layout, soak
+from tests.parallel.test_equality import CURVE_LIMIT, DTYPES, GRADIENT_LIMIT, ONE, Gradients, complaints
 from tests.pool import Pool
 
 SCHEDULES: dict[str, Layout] = {

@@ -15,18 +15,26 @@ from megalite.mesh import ParallelMesh
 from megalite.train.resume import Progress, load_checkpoint, save_checkpoint
 from megalite.train.step import train_step
 from tests.parallel import harness
-from tests.parallel.harness import GLOBAL_BATCH, VOCAB
+from tests.parallel.harness import GLOBAL_BATCH, VOCAB, Layout, soak
 from tests.pool import Pool
 
-LAYOUTS: dict[str, dict[str, int]] = {
+LAYOUTS: dict[str, Layout] = {
     "one": {},
+    "pp2": {"pp": 2},
     "tp2": {"tp": 2},
+    "pp2-v2": {"pp": 2, "schedule": "interleaved", "v": 2},
     "tp2-sp": {"tp": 2, "sp": 1},
-    "tp4": {"tp": 4},
+    "pp4": {"pp": 4},
     "dp2": {"dp": 2},
+    "pp2-dp2": {"pp": 2, "dp": 2, "pp-first": 1},
+    "tp4": {"tp": 4},
+    "tp2-sp-pp2": {"tp": 2, "sp": 1, "pp": 2, "schedule": "zb-v"},
     "tp2-sp-dp2": {"tp": 2, "sp": 1, "dp": 2},
 }
-STEPS = 3
+PAIRS = list(product(LAYOUTS, LAYOUTS))
+FEW = [pair for i, pair in enumerate(PAIRS) if i % 4 == 1]
+"""Each layout is left, and come to, at least twice; `make soak` runs all pairs."""
+LAYERS, STEPS = 4, 3
 
 
 def steps(mesh: ParallelMesh, settings: Config, dtype: torch.dtype) -> list[float]:
@@ -48,7 +56,7 @@ def settings(
     model: str, layout: str, *, load: Path | None = None, save: Path | None = None, optimizer: str = "adam"
 ) -> Config:
     kept = Checkpoint(load=load and str(load), save=save and str(save), exit_on_missing_checkpoint=True)
-    config = harness.config(model, LAYOUTS[layout], dropout=0.1, optimizer=optimizer)
+    config = harness.config(model, LAYOUTS[layout], dropout=0.1, optimizer=optimizer, num_layers=LAYERS)
     return replace(config, checkpoint=kept)
 
 
@@ -58,7 +66,7 @@ def losses(pool: Pool, layout: str, config: Config, dtype: torch.dtype) -> list[
     return results[0]
 
 
-@pytest.mark.parametrize(("there", "here"), list(product(LAYOUTS, LAYOUTS)))
+@pytest.mark.parametrize(("there", "here"), FEW + [soak(*pair) for pair in PAIRS if pair not in FEW])
 def test_any_layout_goes_on_from_any_other(pool: Pool, tmp_path: Path, there: str, here: str) -> None:
     model, optimizer = ("gpt2", "adam") if (len(there) + len(here)) % 2 else ("llama", "sgd")
     begun = losses(pool, there, settings(model, there, save=tmp_path, optimizer=optimizer), torch.float64)

@@ -13,15 +13,18 @@ from megalite.optimizer.statistics import num_zeros_in_grad, params_norm
 from megalite.shard import Shard
 from megalite.train.step import forward_backward
 from tests.parallel import harness
+from tests.parallel.harness import Layout
 from tests.pool import Pool
 
-LAYOUTS: dict[str, dict[str, int]] = {
+LAYOUTS: dict[str, Layout] = {
     "one": {},
     "tp2": {"tp": 2},
     "tp4": {"tp": 4},
     "tp2-sp": {"tp": 2, "sp": 1},
     "dp2": {"dp": 2},
     "tp2-sp-dp2": {"tp": 2, "sp": 1, "dp": 2},
+    "pp2": {"pp": 2},
+    "tp2-pp2": {"tp": 2, "pp": 2},
 }
 
 Told = tuple[dict[str, float], list[Shard], list[Shard]]

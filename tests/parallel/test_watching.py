@@ -11,22 +11,24 @@ from megalite.mesh import ParallelMesh
 from megalite.train.replicas import check_replicas
 from megalite.train.step import forward_backward, train_step
 from tests.parallel import harness
+from tests.parallel.harness import Layout
 from tests.pool import Pool
 
-LAYOUTS: dict[str, dict[str, int]] = {
+LAYOUTS: dict[str, Layout] = {
     "one": {},
     "tp2": {"tp": 2},
     "tp2-sp": {"tp": 2, "sp": 1},
     "dp2": {"dp": 2},
     "tp2-sp-dp2": {"tp": 2, "sp": 1, "dp": 2},
+    "pp2": {"pp": 2},
+    "tp2-pp2": {"tp": 2, "pp": 2},
 }
 
 
 def spoil(mesh: ParallelMesh, settings: Config, name: str, ranks: tuple[int, ...]) -> tuple[str, bool]:
     """What a step says of a model one of whose weights is infinite, and whether it kept the weights."""
     engine = harness.make(mesh, settings, torch.float32)
-    (slot,) = [slot for slot in engine.buffer.slots if slot.name == name]
-    if mesh.rank in ranks:
+    for slot in (slot for slot in engine.buffer.slots if slot.name == name and mesh.rank in ranks):
         slot.parameter.data.view(-1)[0] = torch.inf
     before = engine.buffer.params.clone()
     try:
@@ -50,9 +52,9 @@ def test_the_first_bad_output_is_named(pool: Pool, layout: str, name: str, modul
     found = pool.run(grid, spoil, harness.config("gpt2", LAYOUTS[layout]), name, tuple(range(grid.world_size)))
     assert len({text for text, _ in found}) == 1, "ranks say different things"
     text, kept = found[0]
-    assert re.match(
-        rf"iteration 1: loss \S+, gradient norm \S+; the first output .* is that of {module} on rank 0\.", text
-    )
+    first = 0 if name.startswith("layers.0") else grid.world_size - grid.world_size // grid.size("pp")
+    said = rf"iteration 1: loss \S+, gradient norm \S+; the first output .* is that of {module} on rank {first}\."
+    assert re.match(said, text)
     assert kept
 
 
@@ -67,8 +69,8 @@ def differ(mesh: ParallelMesh, settings: Config, name: str) -> str:
     """What is said of a weight of the last rank whose last bit is flipped."""
     engine = harness.make(mesh, settings, torch.float32)
     check_replicas(engine, "before")
-    (slot,) = [slot for slot in engine.buffer.slots if slot.name == name]
-    if mesh.rank == mesh.world.size - 1:
+    last = mesh.rank == mesh.world.size - 1
+    for slot in (slot for slot in engine.buffer.slots if slot.name == name and last):
         slot.parameter.data.view(-1).view(torch.int32)[3] ^= 1
     try:
         check_replicas(engine, "iteration 7")
@@ -85,6 +87,7 @@ def differ(mesh: ParallelMesh, settings: Config, name: str) -> str:
         ("tp2-sp-dp2", "layers.0.attention.qkv.weight", "data parallel"),
         ("tp2", "layers.0.mlp_norm.weight", "tensor parallel"),
         ("tp2-sp", "final_norm.bias", "tensor parallel"),
+        ("tp2-pp2", "embedding.word.weight", "first and last pipeline"),
     ],
 )
 def test_one_bit_that_differs_is_found(pool: Pool, layout: str, name: str, words: str) -> None:

@@ -1,0 +1,74 @@
+"""C23: tied embeddings at both ends of a pipeline. C31: layers that the stages do not divide."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from megalite.checkpoint.format import find, read_index
+from megalite.checkpoint.load import read_tensor
+from tests.cases.fixtures import WHOLE, Materials, same
+from tests.cases.harness import Outcome, Program
+
+TIED = {"tie_word_embeddings": True}
+WORD = "embedding.word.weight"
+BESIDE = {
+    "pp2-dp2": "",
+    "pp2-dp2, overlapped": "--overlap-grad-reduce --ddp-bucket-size 2000",
+    "tp2-pp2": "",
+    "pp2": "--pipeline-schedule zb-v",
+}
+
+
+def parameters(outcome: Outcome) -> str:
+    """The number of parameters that the log tells."""
+    [count] = re.findall(r"([\d,]+) parameters", outcome.said[0])
+    return count
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("beside", BESIDE)
+def test_tied_embeddings_stay_one(
+    program: Program, materials: Materials, tmp_path: Path, beside: str, optimizer: str
+) -> None:
+    words = f"{materials.run(**TIED)} --data-path {materials.corpus()} {WHOLE} --optimizer {optimizer}"
+    found, alone = tmp_path / "found", tmp_path / "alone"
+    outcome = program(beside.partition(",")[0], words, BESIDE[beside], f"--save {found} --save-interval 20")
+    reference = program("one", words, f"--save {alone} --save-interval 20")
+    same(outcome, reference)
+    assert parameters(outcome) == parameters(reference)
+    assert "head.weight" not in read_index(find(found)).tensors
+    off = (read_tensor(find(found), WORD) - read_tensor(find(alone), WORD)).abs().mean()
+    assert off < 1e-5
+
+
+SPLITS = {
+    "10 layers, 2 a stage, pp 2": ("pp2", 10, "--num-layers-per-virtual-pipeline-stage 2", r"10 .* 4\b|4 .* 10\b"),
+    "5 layers, pp 2": ("pp2", 5, "", ""),
+    "7 layers, pp 4": ("pp4", 7, "", ""),
+    "3 layers, pp 4": ("pp4", 3, "", r"3\b.*\b4\b|4\b.*\b3\b"),
+    "a first stage too large": ("pp2", 4, "--decoder-first-pipeline-num-layers 5", r"5\b.*\b4\b|4\b.*\b5\b"),
+    "a wrong sum": (
+        *("pp2", 4, "--decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 2"),
+        r"3\b.*\b4\b|4\b.*\b3\b",
+    ),
+    "a wrong sum on one rank": ("one", 4, "--decoder-last-pipeline-num-layers 3", r"3\b.*\b4\b|4\b.*\b3\b"),
+    "a given first stage": ("pp2", 5, "--decoder-first-pipeline-num-layers 2", ""),
+}
+"""A layout, layers, flags; and what says no, naming the two numbers, where that is right."""
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_no_layer_is_left_out(program: Program, materials: Materials, tmp_path: Path, split: str) -> None:
+    layout, layers, flags, refusal = SPLITS[split]
+    words = f"{materials.run(num_hidden_layers=layers)} --data-path {materials.corpus()} {WHOLE} --train-iters 2"
+    outcome = program(layout, words, flags, f"--save {tmp_path} --save-interval 2")
+    if refusal:
+        assert outcome.status != 0 and re.search(refusal, outcome.said[0]), outcome.said[0]
+        assert not list(tmp_path.iterdir())
+        return
+    reference = program("one", words)
+    same(outcome, reference, iterations=2)
+    assert parameters(outcome) == parameters(reference)
+    numbers = {name.split(".")[1] for name in read_index(find(tmp_path)).tensors if name.startswith("layers.")}
+    assert numbers == {str(number) for number in range(layers)}
