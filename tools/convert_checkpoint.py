@@ -11,7 +11,8 @@ import torch
 from megalite.checkpoint.format import find, folder_name
 from megalite.checkpoint.hf.exporting import export_folder
 from megalite.checkpoint.hf.families import FAMILIES
-from megalite.checkpoint.hf.importing import Imported, import_folder
+from megalite.checkpoint.hf.importing import import_folder
+from megalite.checkpoint.release import Imported
 from megalite.config.options import Option, options
 from megalite.config.schema import Config, Model, Tokenizer
 from megalite.config.show import to_toml, value_of

@@ -249,7 +249,7 @@ def test_tensors_that_do_not_fit_are_named_at_once(tmp_path: Path) -> None:
     assert sorted(str(error.value).splitlines()[1:]) == [
         "  missing: model.norm.weight",
         "  unexpected: model.layers.2.input_layernorm.weight",
-        "  wrong shape: model.layers.0.mlp.up_proj.weight is (43, 48), and config.json makes it (44, 48)",
+        "  wrong shape: model.layers.0.mlp.up_proj.weight is (43, 48), and the settings make it (44, 48)",
     ]
     assert not (tmp_path / "ours").exists()
 
@@ -266,7 +266,7 @@ def test_a_tied_head_that_was_saved_too(tmp_path: Path, equal: bool) -> None:
     if equal:
         import_folder(tmp_path / "hf", tmp_path / "ours")
     else:
-        with pytest.raises(ValueError, match=r"lm_head.weight differs from the embedding"):
+        with pytest.raises(ValueError, match=r"lm_head.weight differs from model.embed_tokens.weight"):
             import_folder(tmp_path / "hf", tmp_path / "ours")
 
 

@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from megalite.checkpoint.release import Held
 from megalite.checkpoint.tensor_file import CODES
 from megalite.checkpoint.torch_file import StoredTensor, read_torch_file
 
@@ -18,16 +17,6 @@ WEIGHTS_INDEX = "model.safetensors.index.json"
 PICKLED = "pytorch_model.bin"
 PICKLED_INDEX = "pytorch_model.bin.index.json"
 _DTYPES = {code: dtype for dtype, code in CODES.items()}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Held:
-    """One tensor of the folder; `read` maps it."""
-
-    file: Path
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    read: Callable[[], Tensor]
 
 
 class ModelFolder:
@@ -74,10 +63,6 @@ class ModelFolder:
             self.tensors = {
                 name if name.startswith("lm_head.") else base + name: held for name, held in self.tensors.items()
             }
-
-    def tensor(self, name: str) -> Tensor:
-        """One tensor, as a view of the mapped file."""
-        return self.tensors[name].read()
 
 
 def _of_safetensors(file: Path) -> dict[str, Held]:
