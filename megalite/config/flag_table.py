@@ -101,10 +101,6 @@ _MODEL = (
     ),
     ("is not supported yet: one token is predicted.", "--mtp-*"),
     (
-        "is not supported yet: all layers have rotary positions, or none has.",
-        "--no-rope-freq",
-    ),
-    (
         "is not supported yet: the MLP has GELU, or --swiglu.",
         "--activation-func-clamp-value --glu-linear-offset",
     ),
@@ -125,7 +121,6 @@ _COURSE = (
 _DATA = (
     ("is not supported. Use --reset-attention-mask.", "--dataloader-inter-document-masking"),
     ("is not supported yet: samples are whole sequences.", "--fim-* --sft"),
-    ("is not supported: a blend has 0.5 % to spare.", "--mid-level-dataset-surplus=0.005"),
     (
         "is not supported: the vocabulary's size is the tokenizer's. Use --make-vocab-size-divisible-by.",
         "--padded-vocab-size --vocab-extra-ids=0",

@@ -56,6 +56,8 @@ class Model:
     """Turn channel 2i with channel 2i + 1, instead of channel i with the one half a head away."""
     rotary_seq_len_interpolation_factor: int | None = option(at_least=1)
     """Divide rotary positions by this, to read sequences that many times longer."""
+    no_rope_freq: str | None = None
+    """Layers without rotary positions: N for every N-th, or a list of 1 (without) and 0."""
     use_rope_scaling: bool = False
     """Scale the low rotary frequencies as Llama 3.1 does, which was trained on 8192 positions before."""
     rope_scaling_factor: float = option(8.0, at_least=1)
@@ -276,6 +278,8 @@ class Data:
     """A JSON file with the keys train, valid and test: for each what its --train-data-path would be, or null."""
     mock_data: bool = False
     """Train on made-up tokens instead of files."""
+    mid_level_dataset_surplus: float = option(0.005, at_least=0)
+    """By how much more than its share each corpus of a weighted blend is asked for."""
     multiple_validation_sets: bool = False
     """Evaluate on each validation corpus by itself, and report it by the name of its file."""
     dataloader_type: Literal["single", "cyclic"] = "single"

@@ -1,4 +1,4 @@
-"""How --window-size and --window-attn-skip-freq are read."""
+"""How --window-size and patterns of layers are read."""
 
 import ast
 
@@ -19,19 +19,26 @@ def window_size(text: str | None) -> int | None:
 
 
 def pattern(text: str | None, layers: int) -> list[bool]:
-    """Whether each layer is windowed. `N`: all but every N-th; a list of 1 and 0, also as in `[1]*3+[0]`."""
+    """Whether each layer is windowed: `N`: all but every N-th."""
     if text is None:
         return [True] * layers
+    return layer_pattern(text, layers, flag="--window-attn-skip-freq", nth=False)
+
+
+def layer_pattern(text: str, layers: int, *, flag: str, nth: bool) -> list[bool]:
+    """Something that each layer does or not. `N`: every N-th `nth`, the others not so; or a list of 1 and 0, also as in
+    `[1]*3+[0]`.
+    """
     if text.strip().isdecimal() and int(text):
-        return [number % int(text) != 0 for number in range(1, layers + 1)]
+        return [(number % int(text) == 0) == nth for number in range(1, layers + 1)]
     try:
         chosen = _list(ast.parse(text.strip(), mode="eval").body)
     except (ValueError, SyntaxError):
         chosen = []
     if len(chosen) != layers or any(item not in (0, 1) for item in chosen):
         raise ValueError(
-            f"--window-attn-skip-freq {text} is neither a number above 0 nor a list of {layers} ones and zeros, "
-            f"one for each layer. Try 2."
+            f"{flag} {text} is neither a number above 0 nor a list of {layers} ones and zeros, one for each layer. "
+            "Try 2."
         )
     return [bool(item) for item in chosen]
 

@@ -14,9 +14,6 @@ from megalite.data.index_cache import Shapes, cached_arrays
 from megalite.data.mock import MockCorpus
 from megalite.data.usage import Usage
 
-SURPLUS = 0.005
-"""Megatron asks each corpus of a weighted blend for this much more than its share; the sample order depends on it."""
-
 
 class BlendedDataset:
     """Samples of several data sets in one order: `dataset[i]` is int64 [seq_length + 1]."""
@@ -52,6 +49,9 @@ class Request:
     seed: int
     cache: Path | None
     vocab_size: int | None
+    surplus: float = 0.0
+    """By how much more than its share each corpus of a weighted blend is asked for, as in Megatron: the order of its
+    samples depends on how many they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def blend(
         weights = [weight / sum(given) for weight in given]
         shares = [math.ceil(size * weight) for weight in weights]
         datasets = [
-            member.dataset(part, math.ceil(share * (1 + SURPLUS)), request)
+            member.dataset(part, math.ceil(share * (1 + request.surplus)), request)
             for member, share in zip(members, shares, strict=True)
         ]
         total = sum(shares)

@@ -59,6 +59,7 @@ def build_datasets(
     seed: int,
     cache: Path | None = None,
     vocab_size: int | None = None,
+    surplus: float = 0.005,
     validate_apart: bool = False,
 ) -> Datasets:
     """The parts of one blend, each corpus cut by `split`.
@@ -70,7 +71,7 @@ def build_datasets(
     """
     prefixes, weights = parse_data_path(data_path)
     corpora = [IndexedCorpus(prefix) for prefix in prefixes]
-    request = Request(seq_length=seq_length, seed=seed, cache=cache, vocab_size=vocab_size)
+    request = Request(seq_length=seq_length, seed=seed, cache=cache, vocab_size=vocab_size, surplus=surplus)
     return _cut(corpora, weights, split, sizes, request, validate_apart)
 
 
@@ -82,6 +83,7 @@ def build_datasets_of_parts(
     seed: int,
     cache: Path | None = None,
     vocab_size: int | None = None,
+    surplus: float = 0.005,
     validate_apart: bool = False,
 ) -> Datasets:
     """The same where each of `train`, `valid` and `test` has a blend of its own; one that has none is left out."""
@@ -94,7 +96,7 @@ def build_datasets_of_parts(
             for corpus, weight in zip(map(IndexedCorpus, prefixes), weights or repeat(None), strict=False)
         ]
         notes += [f"{part}: {_size_of(member.corpus)}" for member in members[part]]
-    request = Request(seq_length=seq_length, seed=seed, cache=cache, vocab_size=vocab_size)
+    request = Request(seq_length=seq_length, seed=seed, cache=cache, vocab_size=vocab_size, surplus=surplus)
     return _build(members, sizes, request, notes, "", validate_apart)
 
 

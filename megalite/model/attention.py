@@ -83,10 +83,21 @@ class SoftmaxCore(DropoutCore):
         self.shard_specs = {"sink": ShardSpec(global_shape=(heads,), init=init, split_dim=0, split=split)}
 
 
+def turned(x: Tensor, context: Context, *, neighbours: bool) -> Tensor:
+    """Queries or keys [s, b, ng, q, hn] with rotary positions; `neighbours` says which channels turn together."""
+    assert context.angles is not None
+    return rotate(x, *context.angles, neighbours=neighbours)
+
+
+def unturned(x: Tensor, context: Context) -> Tensor:
+    """Queries or keys that tell nothing of their places."""
+    return x
+
+
 class Attention(nn.Module):
     """x [e, b, h] -> [e, b, h]. `qkv` gives, per query group, its queries, then its key, then its value.
 
-    `q_norm` and `k_norm` act on each head; `neighbours` says which channels rotary positions turn together.
+    `q_norm` and `k_norm` act on each head; `position` makes queries and keys tell of their places.
     """
 
     def __init__(
@@ -100,10 +111,10 @@ class Attention(nn.Module):
         head_dim: int,
         q_norm: nn.Module,
         k_norm: nn.Module,
-        neighbours: bool,
+        position: Callable[[Tensor, Context], Tensor],
     ) -> None:
         super().__init__()
-        self.layer, self.neighbours = layer, neighbours
+        self.layer, self.position = layer, position
         self.queries_per_group, self.head_dim = queries_per_group, head_dim
         self.qkv, self.out, self.core, self.q_norm, self.k_norm = qkv, out, core, q_norm, k_norm
 
@@ -111,8 +122,7 @@ class Attention(nn.Module):
         qkv = self.qkv(x).unflatten(-1, (-1, self.queries_per_group + 2, self.head_dim))  # [s, b, ng, q + 2, hn]
         q, k, v = qkv.split([self.queries_per_group, 1, 1], dim=3)
         q, k = self.q_norm(q), self.k_norm(k)
-        if context.angles is not None:
-            q, k = (rotate(t, *context.angles, neighbours=self.neighbours) for t in (q, k))
+        q, k = (self.position(t, context) for t in (q, k))
         q, k, v = (t.flatten(2, 3).permute(1, 2, 0, 3) for t in (q, k, v))  # [b, np | ng, s, hn]
         k, v = context.cache.extend(self.layer, k, v)
         mixed = self.core(q, k, v, context)  # [b, np, s, hn]

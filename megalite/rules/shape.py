@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from megalite.config import size
-from megalite.config.windows import windows
+from megalite.config.windows import layers_without_rotary, windows
 from megalite.rules.job import Job, Rules, divisors, near
 
 
@@ -84,6 +84,7 @@ def _rotary_only(job: Job) -> Iterator[str]:
         "--rotary-percent": model.rotary_percent != 1,
         "--rotary-interleaved": model.rotary_interleaved,
         "--rotary-seq-len-interpolation-factor": model.rotary_seq_len_interpolation_factor is not None,
+        "--no-rope-freq": model.no_rope_freq is not None,
         "--use-rope-scaling": model.use_rope_scaling,
     }
     flags = [flag for flag, is_given in given.items() if is_given]
@@ -92,6 +93,11 @@ def _rotary_only(job: Job) -> Iterator[str]:
             f"{' and '.join(flags)} needs rotary positions, but --position-embedding-type is "
             f"{model.position_embedding_type}. Try --position-embedding-type rope."
         )
+    else:
+        try:
+            layers_without_rotary(model)
+        except ValueError as error:
+            yield str(error)
 
 
 def _windows(job: Job) -> Iterator[str]:
@@ -132,7 +138,7 @@ def _backend(job: Job) -> Iterator[str]:
 
 _ROTARY = (
     "--position-embedding-type --rotary-percent --rotary-interleaved --rotary-seq-len-interpolation-factor "
-    "--use-rope-scaling"
+    "--use-rope-scaling --no-rope-freq --num-layers"
 )
 
 SHAPE_RULES: Rules = (

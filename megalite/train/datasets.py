@@ -54,9 +54,10 @@ def _built(config: Config, derived: Derived, tokenizer: Tokenizer) -> Datasets:
     )
     if data.mock_data:
         return build_mock_datasets(eod=tokenizer.eod, **shared)
-    files, apart = data_files(data, lambda path: Path(path).read_text("utf-8")), data.multiple_validation_sets
+    files = data_files(data, lambda path: Path(path).read_text("utf-8"))
+    apart, surplus = data.multiple_validation_sets, data.mid_level_dataset_surplus
     if files.common is None:
         paths = {part: blend.entries for part, blend in files.parts.items()}
-        return build_datasets_of_parts(paths, validate_apart=apart, **shared)
+        return build_datasets_of_parts(paths, validate_apart=apart, surplus=surplus, **shared)
     split = DEFAULT_SPLIT if data.split is None else data.split
-    return build_datasets(files.common.entries, split=split, validate_apart=apart, **shared)
+    return build_datasets(files.common.entries, split=split, validate_apart=apart, surplus=surplus, **shared)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TypedDict
 
 import torch
@@ -9,9 +10,9 @@ from torch import Tensor, nn
 
 from megalite.config.schema import Model
 from megalite.config.size import ModelSize
-from megalite.config.windows import windows
+from megalite.config.windows import layers_without_rotary, windows
 from megalite.gradient import WeightGrads
-from megalite.model.attention import Attention, DropoutCore, FusedCore, SoftmaxCore
+from megalite.model.attention import Attention, DropoutCore, FusedCore, SoftmaxCore, turned, unturned
 from megalite.model.dropout import HiddenDropout
 from megalite.model.embedding import LearnedPositions
 from megalite.model.layer import Layer, PostNormResidualLayer
@@ -49,7 +50,7 @@ class Parts:
     ) -> None:
         self.m, self.size, self.layout, self.weight_grads = m, size, layout, weight_grads
         self.common = Common(layout=layout, dtype=dtype, device=device)
-        self.windows = windows(m)
+        self.windows, self.unturned = windows(m), layers_without_rotary(m)
 
     def layer(self, number: int) -> Layer:
         dropout = self.m.hidden_dropout
@@ -85,7 +86,7 @@ class Parts:
             head_dim=head_dim,
             q_norm=self.norm(head_dim, per_head=True) if self.size.qk_norm else nn.Identity(),
             k_norm=self.norm(head_dim, per_head=True) if self.size.qk_norm else nn.Identity(),
-            neighbours=self.m.rotary_interleaved,
+            position=unturned if self.unturned[number] else partial(turned, neighbours=self.m.rotary_interleaved),
         )
 
     def core(self, number: int) -> FusedCore:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from megalite.config.schema import Model
-from megalite.config.windows import windows
+from megalite.config.windows import layers_without_rotary, windows
 from megalite.model.attention import DropoutCore, FusedCore, SoftmaxCore
 from megalite.model.context import Context
 from megalite.ops.activation import gelu_exact, gelu_tanh, quick_geglu, squared_relu, swiglu
@@ -219,3 +219,25 @@ def test_windows(size: str | None, skip: str | None, expected: list[int | None])
 def test_wrong_windows_name_the_flag(size: str, skip: str | None, flag: str) -> None:
     with pytest.raises(ValueError, match=f"^{flag} "):
         windows(Model(num_layers=4, window_size=size, window_attn_skip_freq=skip))
+
+
+@pytest.mark.parametrize(
+    ("freq", "position", "expected"),
+    [
+        (None, "rope", [False] * 4),
+        ("2", "rope", [False, True, False, True]),
+        ("3", "rope", [False, False, True, False]),
+        ("1", "rope", [True] * 4),
+        ("[1]*2+[0,1]", "rope", [True, True, False, True]),
+        ("2", "none", [True] * 4),
+    ],
+)
+def test_layers_without_rotary(freq: str | None, position: str, expected: list[bool]) -> None:
+    model = Model(num_layers=4, position_embedding_type=position, no_rope_freq=freq)
+    assert layers_without_rotary(model) == expected
+
+
+@pytest.mark.parametrize("freq", ["0", "[1]*3", "[0,2]*2", "x"])
+def test_wrong_layers_without_rotary_name_the_flag(freq: str) -> None:
+    with pytest.raises(ValueError, match=r"--no-rope-freq .* a list of 4 ones and zeros, one for each layer. Try 2"):
+        layers_without_rotary(Model(num_layers=4, position_embedding_type="rope", no_rope_freq=freq))

@@ -57,7 +57,7 @@ def problems(flags: str, world_size: int = 4, without: str = "") -> list[str]:
         "--save-interval 5",
         "--load nowhere --ckpt-step 3",
         "--kv-channels 7 --hidden-size 63",
-        "--position-embedding-type rope --swiglu",
+        "--position-embedding-type rope --swiglu --no-rope-freq 2",
         "--pipeline-model-parallel-size 2 --num-layers 5 --tensor-model-parallel-size 2",
         "--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 --num-layers 4",
         "--num-virtual-stages-per-pipeline-rank 1",
@@ -126,6 +126,8 @@ TABLE = [
         "--ffn-hidden-size 322 is not divisible by --tensor-model-parallel-size 4. Try 320 or 324.",
     ),
     ("--swiglu --hidden-size 16", "--hidden-size 16 with --swiglu leaves no MLP width. Give --ffn-hidden-size."),
+    ("--no-rope-freq 2", "--no-rope-freq needs rotary positions, but --position-embedding-type is learned_absolute."),
+    ("--position-embedding-type rope --no-rope-freq [1,0,1]", "nor a list of 2 ones and zeros, one for each layer."),
     ("--max-position-embeddings 16", "--seq-length 32 is more than --max-position-embeddings 16."),
     (
         "--sequence-parallel --tensor-model-parallel-size 4 --seq-length 34",
