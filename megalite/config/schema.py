@@ -354,6 +354,8 @@ class Log:
     """File to append one JSON object per logged iteration to."""
     tensorboard_dir: str | None = None
     """Directory for TensorBoard, if it is installed."""
+    tensorboard_log_interval: int = option(1, at_least=1)
+    """Iterations between points of loss, gradient norm and learning rate in TensorBoard and Weights & Biases."""
     wandb_project: str | None = None
     """Project of Weights & Biases to report to, if it is installed."""
     wandb_exp_name: str | None = None

@@ -6,6 +6,19 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """One iteration that made an update."""
+
+    iteration: int
+    global_batch_size: int
+    lm_loss: float
+    """Nats per token."""
+    grad_norm: float
+    """Before clipping."""
+    learning_rate: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainRecord:
     """One logged iteration; rates and times are means over the iterations since the last record."""
 
@@ -53,6 +66,9 @@ class EvaluationRecord:
 class Sink:
     """A place where records go. This one drops them: it is what a quiet rank logs to."""
 
+    def step(self, record: StepRecord) -> None:
+        """Take one iteration, as it comes."""
+
     def train(self, record: TrainRecord) -> None:
         """Take one logged iteration."""
 
@@ -71,6 +87,10 @@ class Logger(Sink):
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self.sinks = tuple(sinks)
+
+    def step(self, record: StepRecord) -> None:
+        for sink in self.sinks:
+            sink.step(record)
 
     def train(self, record: TrainRecord) -> None:
         for sink in self.sinks:

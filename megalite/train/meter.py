@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from megalite.comm.collectives import all_gather_object
 from megalite.device import peak_memory, synchronize
 from megalite.observe.memory import peak_resident_bytes
-from megalite.observe.record import Sink, TrainRecord
+from megalite.observe.record import Sink, StepRecord, TrainRecord
 from megalite.train.build import Engine
 from megalite.train.chores import falls_on
 from megalite.train.resume import Progress
@@ -48,6 +48,15 @@ class Meter:
             self.result = result
             self.losses.append(result.loss)
             self.samples += size
+            self.logger.step(
+                StepRecord(
+                    iteration=progress.iteration,
+                    global_batch_size=size,
+                    lm_loss=result.loss,
+                    grad_norm=result.grad_norm,
+                    learning_rate=result.learning_rate,
+                )
+            )
         if falls_on(self.interval, progress) or progress.iteration == self.last:
             self._report(progress, size)
             self.losses, self.iterations, self.samples = [], 0, 0

@@ -162,7 +162,8 @@ def _logger(config: Config, mesh: ParallelMesh) -> Sink:
     if log.log_jsonl:
         sinks.append(Jsonl(Path(log.log_jsonl)))
     if log.tensorboard_dir:
-        sinks.append(TensorBoard(Path(log.tensorboard_dir), times=log.log_timers_to_tensorboard))
+        directory, interval = Path(log.tensorboard_dir), log.tensorboard_log_interval
+        sinks.append(TensorBoard(directory, times=log.log_timers_to_tensorboard, interval=interval))
     if log.wandb_project:
         sinks.append(
             WeightsAndBiases(
@@ -171,6 +172,7 @@ def _logger(config: Config, mesh: ParallelMesh) -> Sink:
                 directory=Path(log.wandb_save_dir) if log.wandb_save_dir else Path(save or ".") / "wandb",
                 settings=asdict(config),
                 times=log.log_timers_to_tensorboard,
+                interval=log.tensorboard_log_interval,
             )
         )
     if log.log_progress and save:

@@ -202,6 +202,7 @@ EFFECTS: dict[str, Row] = {
     "--log-interval": Row(value="2"),
     "--log-jsonl": Row(value="log.jsonl"),
     "--tensorboard-dir": Row(value="board"),
+    "--tensorboard-log-interval": Row(value="2", given=WANDB),
     "--wandb-project": Row(value="tries"),
     "--wandb-exp-name": Row(value="first", given=WANDB),
     "--wandb-save-dir": Row(value="kept", given=WANDB),

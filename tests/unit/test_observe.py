@@ -21,8 +21,8 @@ from megalite.observe.console import CLEAR, Console
 from megalite.observe.jsonl import Jsonl
 from megalite.observe.memory import peak_resident_bytes
 from megalite.observe.progress import ProgressFile
-from megalite.observe.record import EvaluationRecord, Logger, Sink, TrainRecord
-from megalite.observe.tensorboard import TensorBoard, evaluation_scalars, train_scalars
+from megalite.observe.record import EvaluationRecord, Logger, Sink, StepRecord, TrainRecord
+from megalite.observe.tensorboard import TensorBoard, evaluation_scalars, step_scalars, train_scalars
 from megalite.observe.timers import Timers
 from megalite.observe.wandb import WeightsAndBiases
 from megalite.train.meter import Meter
@@ -46,6 +46,13 @@ def record(**changes: Any) -> TrainRecord:
         "skipped": 0,
     }
     return TrainRecord(**(values | changes))
+
+
+def steps(*iterations: int) -> list[StepRecord]:
+    return [
+        StepRecord(iteration=i, global_batch_size=16, lm_loss=i / 8, grad_norm=0.5, learning_rate=0.1)
+        for i in iterations
+    ]
 
 
 EVALUATION = EvaluationRecord(iteration=40, split="validation", loss=4.0, tokens=20480)
@@ -132,7 +139,9 @@ def test_jsonl_survives_a_torn_line(tmp_path: Path) -> None:
 
 
 def test_tensorboard_tags(tmp_path: Path) -> None:
-    sink = TensorBoard(tmp_path)
+    sink = TensorBoard(tmp_path, interval=2)
+    for step in steps(38, 39, 40):
+        sink.step(step)
     sink.train(record())
     sink.evaluation(EVALUATION)
     sink.close()
@@ -141,7 +150,8 @@ def test_tensorboard_tags(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     assert {"lm loss", "grad-norm", "learning-rate", "lm loss validation"} <= set(events.Tags()["scalars"])
-    assert [(event.step, event.value) for event in events.Scalars("lm loss")] == [(40, 4.25)]
+    assert [(event.step, event.value) for event in events.Scalars("lm loss")] == [(38, 4.75), (40, 5.0)]
+    assert [event.step for event in events.Scalars("iteration-time")] == [40]
 
 
 def test_tensorboard_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +163,8 @@ def test_tensorboard_says_what_to_install(tmp_path: Path, monkeypatch: pytest.Mo
 def test_scalars_have_megatrons_tags() -> None:
     shown = record(times={"optimizer": (0.5, 0.25)}, statistics={"params_norm": 12.5})
     scalars = train_scalars(shown, times=True)
-    assert (scalars["optimizer-time"], scalars["params-norm"], scalars["batch-size"]) == (0.5, 12.5, 16)
+    assert (scalars["optimizer-time"], scalars["params-norm"], scalars["iteration-time"]) == (0.5, 12.5, 1.5)
+    assert step_scalars(*steps(8)) == {"lm loss": 1.0, "grad-norm": 0.5, "learning-rate": 0.1, "batch-size": 16}
     assert "optimizer-time" not in train_scalars(shown, times=False)
 
 
@@ -164,18 +175,27 @@ def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     )
     asked: dict[str, Any] = {}
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **given: asked.update(given) or run))
-    sink = WeightsAndBiases(project="p", name=None, directory=tmp_path / "w", settings={"a": 1}, times=False)
+    sink = WeightsAndBiases(
+        project="p", name=None, directory=tmp_path / "w", settings={"a": 1}, times=False, interval=20
+    )
+    for step in steps(39, 40):
+        sink.step(step)
     sink.train(record())
     sink.evaluation(EVALUATION)
     sink.close()
     assert asked == {"project": "p", "name": None, "dir": str(tmp_path / "w"), "config": {"a": 1}}
-    assert told == [(40, train_scalars(record(), times=False)), (40, evaluation_scalars(EVALUATION)), "finished"]
+    assert told == [
+        (40, step_scalars(*steps(40))),
+        (40, train_scalars(record(), times=False)),
+        (40, evaluation_scalars(EVALUATION)),
+        "finished",
+    ]
 
 
 def test_weights_and_biases_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ValueError, match="--wandb-project needs Weights & Biases"):
-        WeightsAndBiases(project="p", name=None, directory=tmp_path, settings={}, times=False)
+        WeightsAndBiases(project="p", name=None, directory=tmp_path, settings={}, times=False, interval=1)
 
 
 def test_the_diary_keeps_notes_of_all_launches(tmp_path: Path) -> None:
