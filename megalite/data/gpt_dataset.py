@@ -36,6 +36,9 @@ class Corpus(Protocol):
     def get(self, index: int, offset: int = 0, length: int | None = None) -> np.ndarray:
         """`length` tokens of a sequence from `offset` on."""
 
+    def place(self, index: int) -> str:
+        """Where a sequence is, for messages."""
+
     @property
     def fingerprint(self) -> dict[str, int]:
         """Differs when the content does."""
@@ -132,28 +135,36 @@ class GPTDataset:
                 f"{self.corpus.prefix} was built for {len(self)} samples; there is none with number {index}"
             )
         row = int(self.shuffle_index[index])
-        (first, begin), (last, end) = self.sample_index[row : row + 2].tolist()
-        pieces = []
-        for place in range(first, last + 1):
-            start = begin if place == first else 0
-            length = end + 1 - start if place == last else None
-            pieces.append(self.corpus.get(int(self.document_index[place]), start, length))
-        tokens = np.concatenate(pieces).astype(np.int64)
-        self._check_vocabulary(tokens)
-        return tokens
+        first, begin, last, end = self.sample_index[row : row + 2].ravel().tolist()
+        sequences = self.document_index[first : last + 1].tolist()
+        starts = [begin] + [0] * (last - first)
+        lengths = [None] * (last - first) + [end + 1 - starts[-1]]
+        pieces = list(map(self.corpus.get, sequences, starts, lengths))
+        tokens = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
+        if self._is_outside(tokens):
+            for sequence, start, piece in zip(sequences, starts, pieces, strict=True):
+                self._check_vocabulary(sequence, start, piece)
+        return tokens.astype(np.int64)
 
     def _probe_vocabulary(self, sequences: range) -> None:
         if self.vocab_size is not None:
             for sequence in np.linspace(sequences.start, sequences.stop - 1, PROBES, dtype=np.int64).tolist():
                 length = min(PROBE_TOKENS, int(self.corpus.lengths[sequence]))
-                self._check_vocabulary(self.corpus.get(sequence, 0, length))
+                self._check_vocabulary(sequence, 0, self.corpus.get(sequence, 0, length))
 
-    def _check_vocabulary(self, tokens: np.ndarray) -> None:
-        if self.vocab_size is not None and tokens.size and not 0 <= tokens.min() <= tokens.max() < self.vocab_size:
-            wrong = tokens[(tokens < 0) | (tokens >= self.vocab_size)][0]
+    def _is_outside(self, tokens: np.ndarray) -> bool:
+        if self.vocab_size is None or not tokens.size:
+            return False
+        return bool(tokens.max() >= self.vocab_size or (tokens.dtype.kind == "i" and tokens.min() < 0))
+
+    def _check_vocabulary(self, sequence: int, start: int, tokens: np.ndarray) -> None:
+        """`tokens` are those of a sequence from number `start` on."""
+        if self.vocab_size is not None and self._is_outside(tokens):
+            wrong = int(np.flatnonzero((tokens < 0) | (tokens >= self.vocab_size))[0])
             raise ValueError(
-                f"{self.corpus.prefix} holds the token id {wrong}, but the vocabulary has {self.vocab_size} entries "
-                f"(ids 0 to {self.vocab_size - 1}). Was the corpus made with another tokenizer?"
+                f"{self.corpus.prefix}: {self.corpus.place(sequence)} holds the token id {tokens[wrong]} at token "
+                f"{start + wrong}, but the vocabulary has {self.vocab_size} entries (ids 0 to {self.vocab_size - 1}). "
+                f"Was the corpus made with another tokenizer?"
             )
 
 

@@ -5,13 +5,13 @@ D of the document array; then int32 lengths in tokens [S], int64 byte offsets in
 boundaries [D]: indices of sequences, the first 0 and the last S. An empty document is a boundary without a sequence.
 """
 
-import os
 import struct
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from megalite.data.storage import Storage, open_storage
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
@@ -47,25 +47,21 @@ def idx_path(prefix: str | Path) -> Path:
 class IndexedCorpus:
     """The sequences of a PREFIX.bin/.idx pair, read where they lie: opening costs no memory, whatever the size.
 
-    ValueError names the file and what is wrong with it.
+    Behind a URL the .idx is held in memory, and the .bin is read range by range. ValueError names the file and what is
+    wrong with it.
     """
 
     def __init__(self, prefix: str | Path) -> None:
         self.prefix = str(prefix)
-        bin_file, idx_file = bin_path(prefix), idx_path(prefix)
-        for path in (idx_file, bin_file):
-            if not path.is_file():
-                raise ValueError(
-                    f"there is no file {path}. A data prefix is the path of a .bin/.idx pair without its ending, "
-                    f"such as data/my_text_document; tools/preprocess_data.py makes one."
-                )
-        self.dtype, sequences, boundaries = _read_header(idx_file)
+        idx_file, bin_file = f"{prefix}.idx", f"{prefix}.bin"
+        self._idx, self._bin = _open(idx_file), _open(bin_file)
+        self.dtype, sequences, boundaries = _read_header(idx_file, self._idx)
         parts = {"lengths": ("<i4", sequences), "offsets": ("<i8", sequences), "documents": ("<i8", boundaries)}
-        arrays, position = {}, HEADER.size
+        # Not np.memmap(dtype=...): the arrays begin at odd offsets.
+        index, arrays, position = self._idx.read(0, self._idx.size), {}, HEADER.size
         for name, (dtype, count) in parts.items():
-            # Not np.memmap(dtype=...): the arrays begin at odd offsets, and an empty one cannot be mapped.
             size = count * np.dtype(dtype).itemsize
-            arrays[name] = np.memmap(idx_file, np.uint8, "r")[position : position + size].view(dtype)
+            arrays[name] = index[position : position + size].view(dtype)
             position += size
         self.lengths: np.ndarray = arrays["lengths"]
         """Tokens in each sequence, int32 [S]."""
@@ -78,7 +74,12 @@ class IndexedCorpus:
                 f"{idx_file}: the documents run from sequence {self.documents[0]} to {self.documents[-1]}, but there "
                 f"are {sequences} sequences: it was cut, merged or written wrongly. Preprocess the corpus again."
             )
-        self.bytes = bin_file.stat().st_size
+        if sequences and self.lengths.min() < 0:
+            raise ValueError(
+                f"{idx_file} says that sequence {self.lengths.argmin()} has {self.lengths.min()} tokens: the file is "
+                f"damaged. Preprocess the corpus again."
+            )
+        self.bytes = self._bin.size
         end = int(self.offsets[-1]) + int(self.lengths[-1]) * self.dtype.itemsize if sequences else 0
         if not 0 <= end <= self.bytes:
             raise ValueError(
@@ -94,55 +95,62 @@ class IndexedCorpus:
 
     def get(self, index: int, offset: int = 0, length: int | None = None) -> np.ndarray:
         """`length` tokens (None: all) of a sequence from token `offset` on, in the dtype of the file; a view of it."""
-        if not 0 <= index < len(self):
+        if not 0 <= index < len(self.lengths):
             raise IndexError(f"{self.prefix} has {len(self)} sequences; there is none with number {index}")
-        whole = int(self.lengths[index])
+        whole, begin, width = int(self.lengths[index]), int(self.offsets[index]), self.dtype.itemsize
         length = whole - offset if length is None else length
         assert 0 <= offset <= offset + length <= whole, (index, offset, length, whole)
-        begin = int(self.offsets[index])
-        end = begin + whole * self.dtype.itemsize
-        if not 0 <= begin <= end <= self.bytes:
+        if not 0 <= begin <= begin + whole * width <= self.bytes:
             raise ValueError(
-                f"{idx_path(self.prefix)} places sequence {index} at bytes {begin} to {end} of {self.bytes}: "
-                f"the file is damaged. Preprocess the corpus again."
+                f"{self.prefix}.idx places sequence {index} at bytes {begin} to {begin + whole * width} of "
+                f"{self.bytes}: the file is damaged. Preprocess the corpus again."
             )
-        begin += offset * self.dtype.itemsize
-        return self._tokens[begin : begin + length * self.dtype.itemsize].view(self.dtype)
+        begin += offset * width
+        return self._bin.read(begin, begin + length * width).view(self.dtype)
 
-    @cached_property
-    def _tokens(self) -> np.ndarray:
-        return np.memmap(bin_path(self.prefix), np.uint8, "r") if self.bytes else np.empty(0, np.uint8)
+    def place(self, index: int) -> str:
+        """Where a sequence is, for messages: its document, and its own number where documents have several."""
+        document = int(np.searchsorted(self.documents, index, side="right")) - 1
+        return f"document {document}" + f" (sequence {index})" * (document != index)
 
     @property
     def fingerprint(self) -> dict[str, int]:
         """Sizes and time of last change: another corpus under the same name has another one."""
-        idx = os.stat(idx_path(self.prefix))
-        return {"idx_bytes": idx.st_size, "idx_mtime_ns": idx.st_mtime_ns, "bin_bytes": self.bytes}
+        return {**{f"idx_{name}": value for name, value in self._idx.version.items()}, "bin_bytes": self.bytes}
 
 
-def _read_header(path: Path) -> tuple[np.dtype, int, int]:
+def _open(path: str) -> Storage:
+    try:
+        return open_storage(path)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise ValueError(
+            f"there is no file {path}. A data prefix is the path of a .bin/.idx pair without its ending, "
+            f"such as data/my_text_document; tools/preprocess_data.py makes one."
+        ) from None
+
+
+def _read_header(name: str, idx: Storage) -> tuple[np.dtype, int, int]:
     """The dtype of the tokens, the number of sequences, and the number of document boundaries."""
-    with path.open("rb") as file:
-        head = file.read(HEADER.size)
+    head = idx.read(0, min(HEADER.size, idx.size)).tobytes()
     if not head.startswith(MAGIC):
-        raise ValueError(f"{path} is not a Megatron index: it begins with {head[: len(MAGIC)]!r}, not {MAGIC!r}.")
+        raise ValueError(f"{name} is not a Megatron index: it begins with {head[: len(MAGIC)]!r}, not {MAGIC!r}.")
     if len(head) < HEADER.size:
-        raise ValueError(f"{path} was cut: its {len(head)} bytes are not even the header of {HEADER.size}.")
+        raise ValueError(f"{name} was cut: its {len(head)} bytes are not even the header of {HEADER.size}.")
     _, version, code, sequences, boundaries = HEADER.unpack(head)
     if version != VERSION:
-        raise ValueError(f"{path} has version {version}; only version {VERSION} can be read.")
+        raise ValueError(f"{name} has version {version}; only version {VERSION} can be read.")
     if code not in DTYPES:
         raise ValueError(
-            f"{path} has the unknown dtype code {code}; the known ones are {min(DTYPES)} to {max(DTYPES)}."
+            f"{name} has the unknown dtype code {code}; the known ones are {min(DTYPES)} to {max(DTYPES)}."
         )
     dtype = np.dtype(DTYPES[code])
     if dtype.kind == "f":
-        raise ValueError(f"{path} holds {dtype} values (dtype code {code}), which are not token ids.")
-    size, expected = path.stat().st_size, HEADER.size + 12 * sequences + 8 * boundaries
+        raise ValueError(f"{name} holds {dtype} values (dtype code {code}), which are not token ids.")
+    expected = HEADER.size + 12 * sequences + 8 * boundaries
     # Multimodal data has one more byte for each sequence, its mode; nothing in the header says so.
-    if boundaries < 1 or size not in (expected, expected + sequences):
+    if boundaries < 1 or idx.size not in (expected, expected + sequences):
         raise ValueError(
-            f"{path} has {size} bytes; {sequences} sequences and {boundaries} document boundaries take {expected}: "
+            f"{name} has {idx.size} bytes; {sequences} sequences and {boundaries} document boundaries take {expected}: "
             f"it was cut or overwritten. Preprocess the corpus again."
         )
     return dtype, sequences, boundaries

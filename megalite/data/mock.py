@@ -28,6 +28,10 @@ class MockCorpus:
             tokens[-1] = self.eod
         return tokens
 
+    def place(self, index: int) -> str:
+        """Where it is, for messages."""
+        return f"document {index}"
+
     @property
     def fingerprint(self) -> dict[str, int]:
         """What the content follows from."""

@@ -161,7 +161,7 @@ def test_two_widths_in_one_blend(tmp_path):
     wide = write(tmp_path / "wide", [[129279] * 50], "int32")
     data = build(["1", narrow, "1", wide], (20, 0, 0), vocab_size=129280).train
     assert {int(t) for sample in data for t in sample} == {65000, 129279}
-    with pytest.raises(ValueError, match="wide holds the token id 129279"):
+    with pytest.raises(ValueError, match="wide: document 0 holds the token id 129279"):
         build(["1", narrow, "1", wide], (20, 0, 0), vocab_size=65001)
 
 

@@ -142,14 +142,31 @@ def test_the_least_number_of_epochs(tokens, samples):
 
 def test_ids_beyond_the_vocabulary(corpus_a):
     assert dataset(corpus_a, 5, vocab_size=100)
-    with pytest.raises(ValueError, match=r"A holds the token id 99, but the vocabulary has 99 entries"):
+    with pytest.raises(
+        ValueError, match=r"A: document 0 holds the token id 99 at token 6, but the vocabulary has 99 entries"
+    ):
         dataset(corpus_a, 5, vocab_size=99)
 
 
-def test_an_id_that_the_probes_missed_is_found_when_read(tmp_path):
-    data = dataset(corpus(tmp_path / "x", [[1] * 5000 + [9]]), None, vocab_size=5)
-    with pytest.raises(ValueError, match="token id 9"):
+@pytest.mark.parametrize("seq_length", [8, 6000])
+@pytest.mark.parametrize(("dtype", "wrong"), [("uint16", 9), ("int32", 9), ("int32", -1), ("int32", 2**31 - 1)])
+def test_an_id_that_the_probes_missed_is_found_when_read(tmp_path, dtype, wrong, seq_length):
+    """In a sentence of the second document: its number is not that of the sequence."""
+    with IndexedWriter(tmp_path / "x", np.dtype(dtype)) as writer:
+        for document in ([1] * 3, [2] * 3, [1] * 5000 + [wrong] + [1] * 2000):
+            writer.add_document(document)
+    idx = tmp_path / "x.idx"
+    documents = np.array([0, 1, 3], "<i8").tobytes()
+    idx.write_bytes(header(idx.read_bytes()[:-32], 26, (3).to_bytes(8, "little")) + documents)
+    data = dataset(IndexedCorpus(tmp_path / "x"), None, seq_length=seq_length, vocab_size=5)
+    with pytest.raises(
+        ValueError, match=rf"x: document 1 \(sequence 2\) holds the token id {wrong} at token 5000, but .* 5 entries"
+    ):
         list(data)
+
+
+def header(idx: bytes, offset: int, new: bytes) -> bytes:
+    return idx[:offset] + new + idx[offset + len(new) :]
 
 
 def files(folder: Path) -> list[str]:

@@ -3,10 +3,15 @@
 import hashlib
 import json
 import struct
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fsspec.core import url_to_fs
+from fsspec.implementations.memory import MemoryFileSystem
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from megalite.data.indexed import IndexedCorpus, bin_path, idx_path, token_dtype
 from megalite.data.indexed_writer import IndexedWriter
@@ -146,3 +151,112 @@ def test_64_bit_offsets(tmp_path):
     corpus = IndexedCorpus(tmp_path / "x")
     assert corpus[2].tolist() == [7] * 300
     assert corpus.get(1, 1_199_999_990, 10).tolist() == [0] * 10
+
+
+def test_a_negative_length_is_named(tmp_path):
+    write(tmp_path / "x", [[5, 6, 7], [8, 9]])
+    path = tmp_path / "x.idx"
+    path.write_bytes(header(path.read_bytes(), 34, struct.pack("<i", -3)))
+    with pytest.raises(ValueError, match=r"x.idx says that sequence 0 has -3 tokens"):
+        IndexedCorpus(tmp_path / "x")
+
+
+WHOLE = [[5, 6, 7], [], [8, 9], [10] * 40]
+
+
+@given(
+    changes=st.lists(st.tuples(st.integers(0, 130), st.binary(max_size=8)), max_size=4),
+    length=st.none() | st.integers(0, 140),
+    cut_tokens=st.booleans(),
+)
+@example(changes=[(26, struct.pack("<q", 2**62))], length=None, cut_tokens=False)
+@example(changes=[(18, b"\xff" * 8)], length=None, cut_tokens=False)
+@example(changes=[(34, struct.pack("<i", 2**31 - 1))], length=None, cut_tokens=False)
+@example(changes=[(34 + 12, struct.pack("<q", 1))], length=None, cut_tokens=False)
+@settings(max_examples=400)
+def test_no_damage_crashes_the_reader(tmp_path_factory, changes, length, cut_tokens):
+    """Any bytes in the place of others, any end: every sequence can be read, or a ValueError says why not."""
+    folder = tmp_path_factory.mktemp("damaged")
+    write(folder / "x", WHOLE)
+    idx = (folder / "x.idx").read_bytes()
+    for offset, new in changes:
+        idx = header(idx, offset, new)
+    (folder / "x.idx").write_bytes(idx if length is None else idx[:length])
+    if cut_tokens:
+        (folder / "x.bin").write_bytes((folder / "x.bin").read_bytes()[:-3])
+    try:
+        corpus = IndexedCorpus(folder / "x")
+        read = [corpus[i] for i in range(len(corpus))]
+    except ValueError as error:
+        assert str(folder / "x") in str(error)
+    else:
+        assert [len(tokens) for tokens in read] == corpus.lengths.tolist()
+        assert all(corpus.place(i).startswith("document ") for i in range(len(corpus)))
+
+
+def put(url: str, content: bytes) -> None:
+    files, path = url_to_fs(url)
+    files.pipe_file(path, content)
+
+
+def test_a_corpus_behind_a_url(tmp_path):
+    corpus = write(tmp_path / "x", WHOLE)
+    for ending in ("bin", "idx"):
+        put(f"memory://bucket/x.{ending}", (tmp_path / f"x.{ending}").read_bytes())
+    remote = IndexedCorpus("memory://bucket/x")
+    assert [remote[i].tolist() for i in range(3)] == [corpus[i].tolist() for i in range(3)]
+    assert remote.get(2, 3, 5).tolist() == [10] * 5 and remote.get(0, 3, 0).tolist() == []
+    assert remote.fingerprint == IndexedCorpus("memory://bucket/x").fingerprint
+    put("memory://bucket/x.idx", (tmp_path / "x.idx").read_bytes())
+    assert remote.fingerprint != IndexedCorpus("memory://bucket/x").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("memory://bucket/none", "there is no file memory://bucket/none.idx"),
+        ("nothing://x", "nothing://x.idx cannot be read: .*nothing"),
+    ],
+)
+def test_a_url_that_cannot_be_read(url, message):
+    with pytest.raises(ValueError, match=message):
+        IndexedCorpus(url)
+
+
+def test_a_url_without_the_package_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(ValueError, match=r'needs fsspec. Run `pip install "megalite\[remote\]"`'):
+        IndexedCorpus("memory://bucket/x")
+
+
+@pytest.mark.parametrize("failures", [1, 3, 4])
+def test_a_store_that_fails_for_a_moment(tmp_path, failures, monkeypatch):
+    corpus, waits, faults = write(tmp_path / "x", WHOLE), [], iter([OSError("busy")] * failures)
+    for ending in ("bin", "idx"):
+        put(f"memory://busy/x.{ending}", (tmp_path / f"x.{ending}").read_bytes())
+    remote = IndexedCorpus("memory://busy/x")
+    reading = MemoryFileSystem.cat_file
+
+    def fail_first(*arguments, **options):
+        if fault := next(faults, None):
+            raise fault
+        return reading(*arguments, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", fail_first)
+    monkeypatch.setattr("megalite.data.storage.time.sleep", waits.append)
+    if failures < 4:
+        assert remote[2].tolist() == corpus[2].tolist()
+    else:
+        with pytest.raises(OSError, match=r"x.bin cannot be read after 4 trials: busy"):
+            remote[2]
+    assert waits == [1, 4, 16][:failures]
+
+
+def test_an_object_that_became_shorter_is_noticed(tmp_path):
+    write(tmp_path / "x", WHOLE)
+    for ending in ("bin", "idx"):
+        put(f"memory://cut/x.{ending}", (tmp_path / f"x.{ending}").read_bytes())
+    remote = IndexedCorpus("memory://cut/x")
+    put("memory://cut/x.bin", b"1234")
+    with pytest.raises(OSError, match="gave 0 bytes instead of 4"):
+        remote[1]
