@@ -15,6 +15,7 @@ from megalite.checkpoint.hf.tokenizer import describe_tokenizer
 from megalite.checkpoint.save import Part, save_parts
 from megalite.mesh import Group
 
+_SHOWN = 40  # problems in an error
 TokenizerFacts = dict[str, str] | None
 ExtraFiles = Callable[[Settings, TokenizerFacts], Mapping[str, bytes]]
 """Files to add to a checkpoint, of its settings and of what `describe_tokenizer` says."""
@@ -60,7 +61,9 @@ def check_tensors(
                 problems.append(f"  unexpected: {name} differs from {copies[name]}, to which the settings tie it")
         elif not name.endswith(ignored):
             problems.append(f"  unexpected: {name}")
+    more = len(problems) - _SHOWN
     if problems:
+        problems = problems[:_SHOWN] + ([f"  and {more} more"] if more > 0 else [])
         raise ValueError("\n".join([f"{source} does not hold the tensors that its settings ask for:", *problems]))
 
 

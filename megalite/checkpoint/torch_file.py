@@ -80,13 +80,13 @@ def _span(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
     return sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) + 1
 
 
-def read_torch_file(path: Path, inert: Callable[[str], bool] = lambda name: False) -> Any:
+def read_torch_file(path: Path, also: Callable[[str], Make | None] = lambda name: None) -> Any:
     """The data of a file of torch.save: plain containers, with a StoredTensor in the place of each tensor.
 
-    Objects of the classes for which `inert` holds become an `Inert` of what the file says of them. Raises ValueError
-    where the pickle names anything else, where storages leave the file or tensors their storage.
+    `also` says what stands for names beyond those of tensors and containers. Raises ValueError where the pickle names
+    anything else, where storages leave the file or tensors their storage.
     """
-    known = partial(_known, inert=inert)
+    known = partial(_known, also=also)
     try:
         if zipfile.is_zipfile(path):
             return _read_zip(path, known)
@@ -96,18 +96,17 @@ def read_torch_file(path: Path, inert: Callable[[str], bool] = lambda name: Fals
         raise ValueError(f"{path} cannot be read as a file of torch.save: {error}") from error
 
 
-def _known(name: str, *, inert: Callable[[str], bool]) -> Make | None:
+def _known(name: str, *, also: Callable[[str], Make | None]) -> Make | None:
     module, _, attribute = name.rpartition(".")
     if module == "__builtin__":  # Python 2's name, which protocol 2 keeps
         name = f"builtins.{attribute}"
     if module == "torch" and (attribute in _KINDS or attribute in _DTYPES):
-        return partial(_inert, name)
-    if name in _MAKES:
-        return _MAKES[name]
-    return partial(_inert, name) if inert(name) else None
+        return partial(stand_in, name)
+    return _MAKES[name] if name in _MAKES else also(name)
 
 
-def _inert(name: str, *arguments: Any) -> Inert:
+def stand_in(name: str, *arguments: Any) -> Inert:
+    """What stands for an object of a class that we do not have."""
     return Inert(name=name, arguments=arguments)
 
 
@@ -147,10 +146,10 @@ _MAKES: Mapping[str, Make] = {
     "torch._utils._rebuild_parameter": _first,
     "torch._utils._rebuild_parameter_with_state": _first,
     "torch._tensor._rebuild_from_type_v2": _of_subclass,
-    "torch.nn.parameter.Parameter": partial(_inert, "torch.nn.parameter.Parameter"),
-    "torch.Tensor": partial(_inert, "torch.Tensor"),
+    "torch.nn.parameter.Parameter": partial(stand_in, "torch.nn.parameter.Parameter"),
+    "torch.Tensor": partial(stand_in, "torch.Tensor"),
     "torch.Size": lambda sizes=(): tuple(sizes),
-    "torch.device": partial(_inert, "torch.device"),
+    "torch.device": partial(stand_in, "torch.device"),
     "collections.OrderedDict": lambda items=(): {plain_key(key): value for key, value in items},
     "collections.defaultdict": lambda *factory: {},
     "builtins.list": lambda items=(): list(items),

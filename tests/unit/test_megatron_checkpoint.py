@@ -1,0 +1,397 @@
+"""Checkpoints of Megatron-LM, written here by hand in its legacy format, are read bit for bit in every layout."""
+
+import argparse
+import enum
+import io
+import os
+import random
+import sys
+import types
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from megalite.checkpoint.format import read_index
+from megalite.checkpoint.load import read_tensor
+from megalite.checkpoint.megatron import find_megatron, import_megatron
+from tools import convert_checkpoint
+
+VOCAB, PADDED, LAYERS, HIDDEN, HEADS, WIDTH, POSITIONS = 45, 48, 6, 32, 4, 20, 16
+GPT: dict[str, Any] = {
+    "num_layers": LAYERS,
+    "hidden_size": HIDDEN,
+    "ffn_hidden_size": WIDTH,
+    "num_attention_heads": HEADS,
+    "kv_channels": 6,
+    "max_position_embeddings": POSITIONS,
+    "padded_vocab_size": PADDED,
+    "vocab_size": VOCAB,
+    "position_embedding_type": "learned_absolute",
+    "normalization": "LayerNorm",
+    "norm_epsilon": 3e-5,
+    "add_bias_linear": True,
+    "bias_gelu_fusion": True,
+    "group_query_attention": False,
+    "num_query_groups": 1,
+    "swiglu": False,
+    "qk_layernorm": False,
+    "add_qkv_bias": False,
+    "softmax_type": "vanilla",
+    "untie_embeddings_and_output_weights": False,
+}
+LLAMA = GPT | {
+    "position_embedding_type": "rope",
+    "rotary_base": 500000,
+    "use_rope_scaling": True,
+    "rope_scaling_factor": 32.0,
+    "normalization": "RMSNorm",
+    "add_bias_linear": False,
+    "group_query_attention": True,
+    "num_query_groups": 2,
+    "swiglu": True,
+    "untie_embeddings_and_output_weights": True,
+}
+OTHER = LLAMA | {"add_qkv_bias": True, "qk_layernorm": True, "softmax_type": "learnable", "window_size": (7, 0)}
+MODELS = {
+    "gpt": GPT,
+    "llama": LLAMA,
+    "biases in a gated MLP": LLAMA | {"add_bias_linear": True},
+    "other": OTHER,
+    "layer norms of queries": OTHER | {"normalization": "LayerNorm", "window_attn_skip_freq": [1, 1, 0] * 2},
+    "tied llama": LLAMA | {"untie_embeddings_and_output_weights": False},
+}
+Stages = list[list[list[int]]]
+LAYOUTS: dict[str, tuple[int, Stages]] = {
+    # tensor parallel size; for each stage its chunks, and their layers
+    "one rank": (1, [[[0, 1, 2, 3, 4, 5]]]),
+    "tp2": (2, [[[0, 1, 2, 3, 4, 5]]]),
+    "pp2": (1, [[[0, 1, 2]], [[3, 4, 5]]]),
+    "tp2, uneven pp3": (2, [[[0]], [[1, 2, 3]], [[4, 5]]]),
+    "pp2, three chunks": (1, [[[0], [2], [4]], [[1], [3], [5]]]),
+    "tp2, pp2, uneven chunks": (2, [[[0], [3, 4]], [[1, 2], [5]]]),
+    "an empty stage": (1, [[[0, 1, 2, 3, 4, 5]], [[]]]),
+}
+
+
+def whole(args: dict[str, Any]) -> dict[str, Tensor]:
+    """Our tensors of a model, all drawn."""
+    groups = args["num_query_groups"] if args["group_query_attention"] else HEADS
+    hn, qkv = args["kv_channels"], (groups, HEADS // groups + 2, args["kv_channels"])
+    fc1 = (2 if args["swiglu"] else 1, WIDTH)
+    norms = ("weight", "bias") if args["normalization"] == "LayerNorm" else ("weight",)
+    shapes: dict[str, tuple[int, ...]] = {"embedding.word.weight": (VOCAB, HIDDEN)}
+    if args["position_embedding_type"] == "learned_absolute":
+        shapes["embedding.position.weight"] = (POSITIONS, HIDDEN)
+    for n in range(LAYERS):
+        layer: dict[str, tuple[int, ...]] = {
+            "attention.qkv.weight": (*qkv, HIDDEN),
+            "attention.out.weight": (HIDDEN, HEADS * hn),
+            "mlp.fc1.weight": (*fc1, HIDDEN),
+            "mlp.fc2.weight": (HIDDEN, WIDTH),
+        }
+        layer |= {f"{norm}.{kind}": (HIDDEN,) for norm in ("attention_norm", "mlp_norm") for kind in norms}
+        if args["qk_layernorm"]:
+            layer |= {f"attention.{part}_norm.{kind}": (hn,) for part in "qk" for kind in norms}
+        if args["add_bias_linear"] or args["add_qkv_bias"]:
+            layer["attention.qkv.bias"] = qkv
+        if args["add_bias_linear"]:
+            layer |= {"attention.out.bias": (HIDDEN,), "mlp.fc1.bias": fc1, "mlp.fc2.bias": (HIDDEN,)}
+        if args["softmax_type"] == "learnable":
+            layer["attention.core.sink"] = (HEADS,)
+        shapes |= {f"layers.{n}.{name}": shape for name, shape in layer.items()}
+    shapes |= {f"final_norm.{kind}": (HIDDEN,) for kind in norms}
+    if args["untie_embeddings_and_output_weights"]:
+        shapes["head.weight"] = (VOCAB, HIDDEN)
+    generator = torch.Generator().manual_seed(2)
+    return {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+
+
+def part(tensor: Tensor, t: int, tp: int, dim: int = 0) -> Tensor:
+    """The range of a dimension that rank t holds."""
+    size = tensor.shape[dim] // tp
+    return tensor.narrow(dim, t * size, size)
+
+
+def of_rank(ours: dict[str, Tensor], args: dict[str, Any], t: int, tp: int, layers: list[int], te: bool) -> Any:
+    """The layers of one chunk, as rank t holds them."""
+    names = {
+        "attention_norm": "self_attention.linear_qkv.layer_norm_" if te else "input_layernorm.",
+        "mlp_norm": "mlp.linear_fc1.layer_norm_" if te else "pre_mlp_layernorm.",
+    }
+    held: dict[str, Any] = OrderedDict()
+    for local, n in enumerate(layers):
+        theirs = f"decoder.layers.{local}"
+        for name, tensor in ours.items():
+            if not name.startswith(f"layers.{n}."):
+                continue
+            module, _, kind = name.removeprefix(f"layers.{n}.").rpartition(".")
+            if module in names:
+                held[f"{theirs}.{names[module]}{kind}"] = tensor
+            elif module == "attention.qkv":
+                heads = [
+                    head for group in part(tensor, t, tp) for head in group
+                ]  # q, q, k, v of one group, then the next
+                held[f"{theirs}.self_attention.linear_qkv.{kind}"] = torch.cat(heads)
+            elif module == "mlp.fc1":
+                held[f"{theirs}.mlp.linear_fc1.{kind}"] = torch.cat([part(side, t, tp) for side in tensor])
+            elif module in ("attention.out", "mlp.fc2"):
+                module = "self_attention.linear_proj" if module == "attention.out" else "mlp.linear_fc2"
+                held[f"{theirs}.{module}.{kind}"] = part(tensor, t, tp, 1) if kind == "weight" else tensor
+            elif kind == "sink":
+                held[f"{theirs}.self_attention.core_attention.softmax_offset"] = part(tensor, t, tp)
+            else:
+                held[f"{theirs}.self_attention.{module[10]}_layernorm.{kind}"] = tensor
+        if te:
+            held[f"{theirs}.self_attention.linear_qkv._extra_state"] = io.BytesIO(b"fp8")
+            held[f"{theirs}.mlp.linear_fc1._extra_state"] = None
+    return held
+
+
+def padded(tensor: Tensor) -> Tensor:
+    return torch.cat([tensor, tensor[-1:].expand(PADDED - VOCAB, -1)])
+
+
+def write(root: Path, args: dict[str, Any], layout: str, /, *, te: bool = False, **changes: Any) -> dict[str, Tensor]:
+    """A checkpoint of iteration 7 under `root`; its tensors in our form."""
+    (tp, stages), ours = LAYOUTS[layout], whole(args)
+    tied = not args["untie_embeddings_and_output_weights"]
+    for p, chunks in enumerate(stages):
+        for t in range(tp):
+            models = [of_rank(ours, args, t, tp, layers, te) for layers in chunks]
+            if p == 0:
+                models[0]["embedding.word_embeddings.weight"] = part(padded(ours["embedding.word.weight"]), t, tp)
+                if "embedding.position.weight" in ours:
+                    models[0]["embedding.position_embeddings.weight"] = ours["embedding.position.weight"]
+            if p == len(stages) - 1:
+                for kind in ("weight", "bias"):
+                    if f"final_norm.{kind}" in ours:
+                        models[-1][f"decoder.final_layernorm.{kind}"] = ours[f"final_norm.{kind}"]
+                if not tied or p > 0:
+                    head = ours["embedding.word.weight" if tied else "head.weight"]
+                    models[-1]["output_layer.weight"] = part(padded(head), t, tp)
+            sizes = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": len(stages)}
+            state = {
+                "args": argparse.Namespace(**args, **sizes, consumed_train_samples=70, **around()),
+                "checkpoint_version": 3.0,
+                "iteration": 7,
+                **({"model": models[0]} if len(models) == 1 else {f"model{n}": m for n, m in enumerate(models)}),
+                "optimizer": {"state": {0: {"exp_avg": torch.zeros(3), "step": 7}}, "param_groups": [{"lr": 1e-3}]},
+                "rng_state": [{"random": random.getstate(), "np": np.random.get_state(), "cpu": torch.get_rng_state()}],
+            } | changes
+            name = f"mp_rank_{t:02d}" if len(stages) == 1 else f"mp_rank_{t:02d}_{p:03d}"
+            (root / "iter_0000007" / name).mkdir(parents=True)
+            with megatron_there():
+                torch.save(state, root / "iter_0000007" / name / "model_optim_rng.pt")
+    (root / "latest_checkpointed_iteration.txt").write_text("7")
+    return ours
+
+
+ENUMS = "megatron.core.transformer.enums"
+Backend = enum.Enum("Backend", ["flash", "auto"], module=ENUMS)
+
+
+@contextmanager
+def megatron_there() -> Iterator[None]:
+    """Let the classes of Megatron-LM be importable, as they are where its checkpoints are written."""
+    with pytest.MonkeyPatch.context() as patch:
+        parts = ENUMS.split(".")
+        for depth in range(1, len(parts) + 1):
+            patch.setitem(sys.modules, ".".join(parts[:depth]), types.ModuleType(parts[depth - 1]))
+        sys.modules[ENUMS].Backend = Backend  # type: ignore[attr-defined]
+        yield
+
+
+def around() -> dict[str, Any]:
+    """Arguments that are no plain values, of classes that a reader does not have."""
+    return {
+        "attention_backend": Backend["auto"],
+        "params_dtype": torch.bfloat16,
+        "activation": torch.nn.functional.silu,
+        "save": Path("/checkpoints"),
+        "data_path": ["a", "b"],
+        "nothing": None,
+    }
+
+
+def imported(root: Path, target: Path, **how: Any) -> Any:
+    assert ENUMS not in sys.modules
+    return import_megatron(find_megatron(root), target, **how)
+
+
+PAIRS = [
+    *((model, layout, False) for model in MODELS for layout in ("one rank", "tp2, uneven pp3")),
+    *(("llama", layout, True) for layout in LAYOUTS),
+    *(("gpt", layout, False) for layout in LAYOUTS),
+    ("layer norms of queries", "tp2, pp2, uneven chunks", True),
+]
+
+
+@pytest.mark.parametrize(("model", "layout", "te"), PAIRS)
+def test_every_tensor_is_read(tmp_path: Path, model: str, layout: str, te: bool) -> None:
+    ours = write(tmp_path / "theirs", MODELS[model], layout, te=te)
+    found = imported(tmp_path / "theirs", tmp_path / "ours")
+    assert found.tensors == len(ours)
+    for name, tensor in ours.items():
+        assert torch.equal(read_tensor(found.directory, name), tensor), name
+
+
+def test_settings(tmp_path: Path) -> None:
+    write(tmp_path / "theirs", OTHER, "tp2")
+    scalars = read_index(imported(tmp_path / "theirs", tmp_path / "ours").directory).scalars
+    assert scalars["megatron"] == {"iteration": 7, "consumed_train_samples": 70}
+    assert (scalars["vocab_size"], scalars["iteration"]) == (VOCAB, 0)
+    stated = {**OTHER, "window_size": "7,0", "gelu": "exact"}
+    for name in ("padded_vocab_size", "vocab_size", "bias_gelu_fusion"):
+        del stated[name]
+    assert stated.items() <= scalars["model"].items()
+
+
+ARGS = [
+    ({}, {}, "gelu", "tanh"),
+    ({"bias_gelu_fusion": False}, {}, "gelu", "exact"),
+    ({"bias_gelu_fusion": False, "openai_gelu": True}, {}, "gelu", "tanh"),
+    ({"vocab_size": None}, {}, "vocab_size", PADDED),
+    ({"vocab_size": None}, {"vocab_size": 41}, "vocab_size", 41),
+    ({"norm_epsilon": ..., "layernorm_epsilon": 1e-6}, {}, "norm_epsilon", 1e-6),
+    ({"window_size": [3, 0], "window_attn_skip_freq": 2}, {}, "window_attn_skip_freq", "2"),
+    ({"rotary_base": ...}, {}, "rotary_base", 10000),
+    ({"no_rope_freq": [0, 0, 1] * 2}, {}, "no_rope_freq", "[0,0,1,0,0,1]"),
+    ({"num_experts": None, "mtp_num_layers": 0, "qk_l2_norm": False}, {}, "qk_layernorm", False),
+]
+
+
+@pytest.mark.parametrize(("changes", "how", "setting", "value"), ARGS)
+def test_what_arguments_mean(
+    tmp_path: Path, changes: dict[str, Any], how: dict[str, Any], setting: str, value: Any
+) -> None:
+    args = {name: value for name, value in (GPT | changes).items() if value is not ...}
+    write(tmp_path / "theirs", args, "one rank")
+    assert imported(tmp_path / "theirs", tmp_path / "ours", **how).model[setting] == value
+
+
+REFUSED = [
+    ({"num_experts": 8}, "num_experts is 8: megalite has no experts"),
+    ({"multi_latent_attention": True}, "multi_latent_attention is True"),
+    ({"position_embedding_type": "yarn"}, "position_embedding_type is 'yarn'"),
+    ({"no_rope_freq": [0, 1]}, r"--no-rope-freq \[0,1\] is neither"),
+    ({"window_size": (7, 3)}, "--window-size 7,3"),
+    ({"ffn_hidden_size": None}, "ffn_hidden_size must be a whole number above 0, and is None"),
+    ({"vocab_size": 49}, "vocabulary of 49 does not lie in the 48 rows"),
+    ({"num_layers": 5}, "hold 6 layers, and num_layers is 5"),
+    ({"num_query_groups": 3, "group_query_attention": True}, "not split evenly"),
+]
+
+
+@pytest.mark.parametrize(("changes", "refused"), REFUSED)
+def test_arguments_that_cannot_be_expressed_are_named(tmp_path: Path, changes: dict[str, Any], refused: str) -> None:
+    write(tmp_path / "theirs", GPT, "one rank", args=argparse.Namespace(
+        **{**GPT, "tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1, **changes}
+    ))  # fmt: skip
+    with pytest.raises(ValueError, match=refused):
+        imported(tmp_path / "theirs", tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
+
+
+def altered(root: Path, rank: str, change: Any) -> None:
+    path = root / "iter_0000007" / rank / "model_optim_rng.pt"
+    with megatron_there():
+        state = torch.load(path, weights_only=False)
+        change(state)
+        torch.save(state, path)
+
+
+SPOILED = {
+    "missing": (lambda s: s["model"].pop("decoder.final_layernorm.bias"), r"missing: 0/decoder.final_layernorm.bias"),
+    "unexpected": (lambda s: s["model"].update(x=torch.ones(1)), r"unexpected: 1/x"),
+    "shape": (
+        lambda s: s["model"].update({"decoder.layers.2.mlp.linear_fc2.weight": torch.ones(32, 9)}),
+        r"wrong shape: 1/decoder.layers.2.mlp.linear_fc2.weight is \(32, 9\), and the settings make it \(32, 10\)",
+    ),
+    "replica": (
+        lambda s: s["model"]["decoder.layers.3.mlp.linear_fc2.bias"].add_(1),
+        r"1/decoder.layers.3.mlp.linear_fc2.bias differs from 0/decoder.layers.3.mlp.linear_fc2.bias",
+    ),
+    "dtype": (
+        lambda s: s["model"].update({k: v.bfloat16() for k, v in s["model"].items() if "fc2.weight" in k}),
+        r"have different dtypes",
+    ),
+    "no tensor": (lambda s: s["model"].update(x=3), "x in .* is no tensor"),
+    "layers": (lambda s: s["model"].update({"decoder.layers.9.x": torch.ones(1)}), "holds the layers"),
+    "version": (lambda s: s.update(checkpoint_version=2.0), "checkpoint_version 2.0"),
+    "no model": (lambda s: s.pop("model"), "holds no `model`"),
+    "older": (lambda s: s.update(model={"language_model": {}}), "before Megatron Core"),
+    "no arguments": (lambda s: s.update(args={"num_layers": 6}), "no arguments of Megatron-LM"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_ranks_that_do_not_fit_are_refused(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "theirs", GPT, "tp2")
+    change, refused = SPOILED[name]
+    altered(tmp_path / "theirs", "mp_rank_00" if name == "missing" else "mp_rank_01", change)
+    with pytest.raises(ValueError, match=refused):
+        imported(tmp_path / "theirs", tmp_path / "ours")
+
+
+def test_a_tied_head_that_differs_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "theirs", GPT, "pp2")
+    altered(tmp_path / "theirs", "mp_rank_00_001", lambda s: s["model"]["output_layer.weight"].add_(1))
+    with pytest.raises(ValueError, match=r"output_layer.weight differs from 0/embedding.word_embeddings.weight"):
+        imported(tmp_path / "theirs", tmp_path / "ours")
+
+
+def test_folders(tmp_path: Path) -> None:
+    root = tmp_path / "theirs"
+    with pytest.raises(ValueError, match=r"holds neither latest_checkpointed_iteration.txt nor mp_rank_"):
+        find_megatron(root)
+    write(root, GPT, "tp2")
+    folder = root / "iter_0000007"
+    assert find_megatron(root) == find_megatron(root, 7) == find_megatron(folder) == folder
+    with pytest.raises(ValueError, match="iter_0000008 holds no mp_rank_"):
+        find_megatron(root, 8)
+    (folder / "mp_rank_01" / "model_optim_rng.pt").unlink()
+    with pytest.raises(ValueError, match=r"saved by 2 x 1 ranks, and lacks the files of mp_rank_01"):
+        imported(root, tmp_path / "ours")
+    (root / "latest_checkpointed_iteration.txt").write_text("release")
+    folder.rename(root / "release")
+    assert find_megatron(root) == root / "release"
+    (root / "release" / "metadata.json").write_text("{}")
+    with pytest.raises(ValueError, match="--ckpt-convert-format torch"):
+        find_megatron(root)
+
+
+class Program:
+    def __reduce__(self) -> Any:
+        return (os.mkdir, ("touched",))
+
+
+@pytest.mark.parametrize("place", ["args", "rng_state", "model"])
+def test_a_program_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    hostile = {"args": argparse.Namespace(x=Program()), "rng_state": [Program()], "model": {"x": Program()}}
+    write(tmp_path / "theirs", GPT, "one rank", **{place: hostile[place]})
+    with pytest.raises(ValueError, match=r"names posix.mkdir, .* Nothing of it was run"):
+        imported(tmp_path / "theirs", tmp_path / "ours")
+    assert not (tmp_path / "touched").exists()
+
+
+def test_the_tool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "theirs", LLAMA | {"vocab_size": None}, "tp2")
+    (tmp_path / "tok").mkdir()
+    (tmp_path / "tok" / "tokenizer.json").write_text("{}")
+    words = f"--from megatron --to megalite --load {tmp_path / 'theirs'} --save {tmp_path / 'ours'}"
+    assert convert_checkpoint.main([*words.split(), "--vocab-size", "45", "--tokenizer", str(tmp_path / "tok")]) == 0
+    said = capsys.readouterr().out
+    for flag in ("--use-rope-scaling", "--rope-scaling-factor 32.0", "--num-query-groups 2", "HuggingFaceTokenizer"):
+        assert flag in said
+    assert read_index(tmp_path / "ours" / "release").scalars["vocab_size"] == 45
+    for wrong in ("--from megatron --to hf", "--from hf --to megalite --vocab-size 3", "--from hf --to hf"):
+        with pytest.raises(SystemExit):
+            convert_checkpoint.main([*wrong.split(), "--load", "a", "--save", "b"])
