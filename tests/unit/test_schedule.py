@@ -3,6 +3,7 @@
 import re
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -283,12 +284,30 @@ def test_receiving_just_before_use_is_refused(name, v):
         check_pairs([criss_cross(program) for program in lowered])
 
 
-def test_two_ranks_that_both_send_first_are_stuck():
-    """Each order is that of the other rank, but a send that waits for its receive waits for ever."""
-    one = program("F0.0 F0.1 SEND_F0.0 SEND_F0.1 RECV_B0.0 RECV_B0.1 B0.0 B0.1")
-    other = program("RECV_F1.0 F1.0 B1.0 SEND_B1.0 RECV_F1.1 F1.1 B1.1 SEND_B1.1")
-    with pytest.raises(ValueError, match=r"one order: number 1 is SEND_F0\.1 on rank 0"):
-        check_pairs([one, other])
+def test_ranks_in_a_ring_that_all_send_first_are_stuck():
+    """Each pair agrees on its order, and all would end if messages were kept on the way; but nothing promises that."""
+
+    def forwards(stage, receives=True):
+        each = f"RECV_F{stage}.{{0}} " * receives + f"F{stage}.{{0}} " + f"SEND_F{stage}.{{0}} " * (stage < 5)
+        return program("".join(each.format(microbatch) for microbatch in range(3)))
+
+    ring = [forwards(0, receives=False) + forwards(3), forwards(1) + forwards(4), forwards(2) + forwards(5)]
+    assert simulate(ring).length == 8
+    waits = "rank 0 waits with SEND_F0.2 for RECV_F1.2; rank 1 waits with SEND_F1.1 for RECV_F2.1; rank 2 waits with "
+    with pytest.raises(ValueError, match=re.escape(f"stuck: {waits}SEND_F2.0 for RECV_F3.0.")):
+        check_pairs(ring)
+
+
+def test_lowering_is_proven_too(monkeypatch):
+    """Were the simulated moments wrong, the programs made of them would be refused."""
+    schedule = made("1f1b", 2, 2)
+    order = [at("B0.0"), *simulate(schedule).ends]
+    lies = replace(simulate(schedule), ends={action: order.index(action) for action in order})
+    monkeypatch.setattr("megalite.schedule.lower.simulate", lambda schedule: lies)
+    with pytest.raises(
+        ValueError, match=r"stuck: rank 0 waits with B0\.0 for F0\.0; rank 1 waits with F1\.0 for SEND_F0\.0"
+    ):
+        lower(schedule, num_micro_batches=2)
 
 
 @pytest.mark.parametrize(
