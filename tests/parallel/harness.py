@@ -36,6 +36,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "rotary pairs": ("llama", {"rotary_interleaved": True}),
     "interpolated": ("llama", {"rotary_seq_len_interpolation_factor": 4}),
     "llama 3 scaling": ("llama", {"use_rope_scaling": True, "rope_scaling_factor": 8.0, "rotary_base": 500}),
+    "rotary in one layer": ("llama", {"no_rope_freq": "2"}),
     "no positions": ("llama", {"position_embedding_type": "none"}),
     "1p": ("gpt2", {"apply_layernorm_1p": True}),
     "1p rms": ("llama", {"apply_layernorm_1p": True, "norm_epsilon": 1e-3}),
