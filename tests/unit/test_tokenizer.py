@@ -2,15 +2,19 @@
 
 import io
 import json
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 import sentencepiece
 
+from megalite.data import tokenizer_engine
 from megalite.data.preprocess.stdlib import build_stdlib_corpus
 from megalite.data.preprocess.train import EXACT, train_tokenizer
 from megalite.data.tokenizer import KINDS, build_tokenizer, rebuild_tokenizer
 from megalite.data.tokenizer_base import ROUND_TRIPS
+from megalite.data.tokenizer_engine import fastest, recipe, tiktoken_encode
 
 TEXT = "def f(x):\n\treturn x  +  1\n\n\nclass Test:\n    pass  # before and after\n"
 EXACT_TEXTS = [
@@ -119,6 +123,89 @@ def test_the_vocabulary_reaches_to_the_highest_id(tmp_path, words, added, size):
     assert tokenizer.vocab_size == size and tokenizer.unknown == 0
     with pytest.raises(ValueError, match="does not say which token ends a document"):
         _ = tokenizer.eod
+
+
+def changed(folder, tmp_path, change):
+    """The Hugging Face tokenizer with something else in its file."""
+    described = json.loads((folder / "hf/tokenizer.json").read_text())
+    change(described)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(described))
+    return build_tokenizer(tokenizer_type="HuggingFaceTokenizer", tokenizer_model=tmp_path / "tokenizer.json")
+
+
+def test_the_fast_engine_gives_the_same_ids(folder):
+    """On program text, and on characters beside a letter, a digit, a space and themselves."""
+    sources = [path.read_text("utf-8") for path in sorted(Path(json.__file__).parent.glob("*.py"))]
+    for kind in ("GPT2BPETokenizer", "HuggingFaceTokenizer"):
+        tokenizer = build_tokenizer(**settings(kind, folder))
+        engine, why = fastest(tokenizer, sources)
+        assert engine == "tiktoken" and "proven" in why
+    own = tokenizer.encode_batch
+    fast = tiktoken_encode(recipe(tokenizer), tokenizer)
+    every = [chr(c) for c in (*range(0xD800), *range(0xE000, 0x20000), *range(0x20000, 0x110000, 64))]
+    for start in range(0, len(every), 1 << 15):
+        chunk = every[start : start + (1 << 15)]
+        texts = ["".join(f"a{c}1 {c}" for c in chunk[at : at + 64]) for at in range(0, len(chunk), 64)]
+        for text, ours, theirs in zip(texts, fast(texts), own(texts), strict=True):
+            assert ours.tolist() == theirs.tolist(), text
+
+
+def test_llamas_pattern_and_added_tokens_on_the_fast_engine(folder, tmp_path):
+    pattern = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+
+    def change(described):
+        split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+        byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+        described["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, byte_level]}
+        described["model"]["ignore_merges"] = True
+        tool = len(described["model"]["vocab"])
+        described["added_tokens"].append(
+            {**described["added_tokens"][0], "id": tool, "content": "<tool>", "special": False}
+        )
+
+    tokenizer = changed(folder, tmp_path, change)
+    texts = [*EXACT_TEXTS, "IT'S it's 12345 x\r\n\r\ny", "a <tool>call</tool>"]
+    assert fastest(tokenizer, texts)[0] == "tiktoken"
+    found = tiktoken_encode(recipe(tokenizer), tokenizer)(texts)
+    assert [ids.tolist() for ids in found] == list(map(tokenizer.encode, texts))
+    assert tokenizer.vocab_size - 1 in found[-1]
+
+
+def swap_merges(described):
+    merges = described["model"]["merges"]
+    merges[0], merges[-1] = merges[-1], merges[0]
+
+
+def add_a_merge_never_reached(described):
+    """The parts of "xyz" are made, but y and z would join first."""
+    model = described["model"]
+    model["merges"] += [["y", "z"], ["x", "y"], ["xy", "z"]]
+    for token in ("yz", "xy", "xyz"):
+        model["vocab"][token] = len(model["vocab"])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda described: described.update(normalizer={"type": "NFC"}), "not BPE of the text as it is"),
+        (lambda described: described["pre_tokenizer"].update(add_prefix_space=True), "not cut into words by one"),
+        (lambda described: described["model"].update(dropout=0.1), "options beyond merges"),
+        (swap_merges, "is out of order"),
+        (add_a_merge_never_reached, "'xyz' does not come out as itself"),
+    ],
+)
+def test_no_fast_engine_without_a_proof(folder, tmp_path, change, reason):
+    engine, why = fastest(changed(folder, tmp_path, change), [])
+    assert engine == "own" and re.search(reason, why), why
+
+
+def test_a_sample_that_differs_is_believed(folder, monkeypatch):
+    monkeypatch.setattr(tokenizer_engine, "GPT2_PATTERN", r"\S+|\s+")
+    engine, why = fastest(build_tokenizer(**settings("GPT2BPETokenizer", folder)), ["return x"])
+    assert engine == "own" and "tiktoken gives other ids for" in why
 
 
 def test_null_reads_numbers():

@@ -154,7 +154,8 @@ class JsonTexts:
                 failure = error
             else:
                 failure = ValueError("the object does not end")
-            size = len(self.held)
-            while len(self.held) < 2 * size:
-                if not self._more():
-                    raise ValueError(f" is not JSON: {failure}") from failure
+            size, grown = len(self.held), False
+            while len(self.held) < 2 * size and self._more():
+                grown = True
+            if not grown:
+                raise ValueError(f" is not JSON: {failure}") from failure

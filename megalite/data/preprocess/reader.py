@@ -196,8 +196,11 @@ class _Line:
             data, end = self.next, self.next.find(b"\n")
             if end >= 0:
                 self.next, self.rest = b"", data[end + 1 :]
-                yield data[:end]
+                yield data[:end].removesuffix(b"\r")
                 return
             # The reader may stop here, at a mistake, and another go on.
             self.next = next(self.chunks, b"")
+            if data.endswith(b"\r"):
+                # It may belong to the line end.
+                data, self.next = data[:-1], b"\r" * bool(self.next) + self.next
             yield data

@@ -12,7 +12,7 @@ ABBREVIATIONS = frozenset(
 )
 """English words whose full stop ends no sentence."""
 _END = re.compile(
-    "(?P<mark>[.!?\u2026]++)[\"')\\]\u2019\u201d]*+(?P<gap>\\s++)(?=[\"'(\\[\u2018\u201c]*+[^\\Wa-z_])"
+    "(?<![.!?\u2026])(?P<mark>[.!?\u2026]++)[\"')\\]\u2019\u201d]*+(?P<gap>\\s++)(?=[\"'(\\[\u2018\u201c]*+[^\\Wa-z_])"
     "|[\u3002\uff01\uff1f\u0964]++[\"')\u2019\u201d\u300d\u300f]*+\\s*+"
     "|\n[^\\S\n]*+\n\\s*+"
 )
