@@ -3,10 +3,10 @@
 Initialisation, gradient finalisation, the gradient norm and checkpoints all read this record and nothing else.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor, nn
 
 Box = tuple[tuple[int, int], ...]
@@ -49,10 +49,15 @@ class ShardSpec:
         """The part of the global tensor that this rank holds."""
         return tuple(self.split if d == self.split_dim else (0, n) for d, n in enumerate(self.global_shape))
 
+    @property
+    def numel(self) -> int:
+        """Elements of the box."""
+        return math.prod(stop - start for start, stop in self.box)
+
     def view(self, tensor: Tensor) -> Tensor:
         """The box as a view of the local tensor, or of another of its size; padding, at the end, is left out."""
         shape = [stop - start for start, stop in self.box]
-        return tensor.view(-1)[: torch.Size(shape).numel()].view(shape)
+        return tensor.view(-1)[: self.numel].view(shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +73,34 @@ class Shard:
     def of(cls, name: str, spec: ShardSpec, tensor: Tensor) -> "Shard":
         """The box that a local tensor, or another of its size, holds of a parameter."""
         return cls(name=name, global_shape=spec.global_shape, box=spec.box, tensor=spec.view(tensor))
+
+
+def boxes_of_range(box: Box, start: int, stop: int) -> list[tuple[Box, slice]]:
+    """A range of a box's elements, in their order in memory, as boxes, each with its own range.
+
+    At most 2n - 1 of them for n dimensions: rows that are whole make one box, a row that is cut is cut again.
+    """
+    if start >= stop:
+        return []
+    if len(box) <= 1:
+        low = box[0][0] if box else 0
+        return [(((low + start, low + stop),) if box else (), slice(start, stop))]
+    (low, _), *inner = box
+    row = math.prod(high - first for first, high in inner)
+    first, last = -(-start // row), stop // row
+    if first > last:  # within one row
+        return _in_row(low, tuple(inner), row, start // row, start, stop)
+    found = _in_row(low, tuple(inner), row, first - 1, start, first * row) if start % row else []
+    if first < last:
+        found.append((((low + first, low + last), *inner), slice(first * row, last * row)))
+    return found + _in_row(low, tuple(inner), row, last, last * row, stop)
+
+
+def _in_row(low: int, inner: Box, row: int, number: int, start: int, stop: int) -> list[tuple[Box, slice]]:
+    """`boxes_of_range` for a range within the row of this number."""
+    cut = boxes_of_range(inner, start - number * row, stop - number * row)
+    outer = (low + number, low + number + 1)
+    return [((outer, *box), slice(r.start + number * row, r.stop + number * row)) for box, r in cut]
 
 
 def replicated(shape: tuple[int, ...], *, init: Init, sum_grad_over_tp: bool) -> ShardSpec:

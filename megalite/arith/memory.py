@@ -20,18 +20,19 @@ class StateBytes:
         return self.params + self.main_params + self.main_grads + self.moments
 
 
-def state_bytes(parameters: int, *, param_bytes: int, moments: int) -> StateBytes:
+def state_bytes(parameters: int, *, param_bytes: int, moments: int, shards: int = 1) -> StateBytes:
     """Bytes for this many parameters on a rank: 16 each in fp32 with Adam, 18 in bf16 with main parameters in fp32.
 
+    Where main parameters and moments are in `shards`, one on each data parallel rank, it is 8 + 8/d and 6 + 12/d.
     `param_bytes` is 2 for bf16, 4 for fp32; `moments` is 2 for Adam, 1 for SGD with momentum, 0 for SGD without.
     Main gradients and moments have four bytes, or as many as the parameters if those have more.
     """
-    main = max(param_bytes, 4)
+    main, owned = max(param_bytes, 4), -(-parameters // shards)
     return StateBytes(
         params=parameters * param_bytes,
-        main_params=parameters * main if param_bytes < main else 0,
+        main_params=owned * main if param_bytes < main else 0,
         main_grads=parameters * main,
-        moments=parameters * main * moments,
+        moments=owned * main * moments,
     )
 
 

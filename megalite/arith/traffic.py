@@ -104,12 +104,19 @@ def ends_traffic(size: ModelSize, *, tensor_parallel_size: int, grad_bytes: int)
 
 
 def data_parallel_traffic(
-    *, parameters: int, data_parallel_size: int, buckets: int, grad_bytes: int
+    *, parameters: int, data_parallel_size: int, buckets: int, grad_bytes: int, param_bytes: int, sharded: bool
 ) -> dict[str, Sent]:
-    """What the dp group sends in one step: one all-reduce per gradient bucket, together every gradient on the rank."""
+    """What the dp group sends in one step: one all-reduce per gradient bucket, together every gradient on the rank.
+
+    With sharded states it is one reduce-scatter of gradients and one all-gather of parameters per bucket instead;
+    `parameters` counts the padding of the buckets.
+    """
     if data_parallel_size == 1:
         return {}
-    return {"all_reduce": Sent(calls=buckets, nbytes=parameters * grad_bytes)}
+    grads = Sent(calls=buckets, nbytes=parameters * grad_bytes)
+    if not sharded:
+        return {"all_reduce": grads}
+    return {"reduce_scatter": grads, "all_gather": Sent(calls=buckets, nbytes=parameters * param_bytes)}
 
 
 def _is_cut(size: ModelSize, micro_batch_size: int, tensor_parallel_size: int) -> bool:

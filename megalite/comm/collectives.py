@@ -62,14 +62,14 @@ def start_all_reduce(x: Tensor, group: Group, op: str = "sum") -> Pending:
 
 
 class _OrderedSum(Pending):
-    """A sum in the order of ranks of what they gather."""
+    """A sum, in the order of ranks, of what they gather: of all of it, or of one rank's part."""
 
-    def __init__(self, x: Tensor, gathered: Pending, size: int) -> None:
-        super().__init__(x)
-        self._gathered, self._size = gathered, size
+    def __init__(self, total: Tensor, gathered: Pending, *, ranks: int, part: slice) -> None:
+        super().__init__(total)
+        self._gathered, self._ranks, self._part = gathered, ranks, part
 
     def wait(self) -> Tensor:
-        first, *others = self._gathered.wait().view(self._size, *self._tensor.shape)
+        first, *others = (whole[self._part] for whole in self._gathered.wait().chunk(self._ranks))
         self._tensor.copy_(first)
         for part in others:
             self._tensor.add_(part)
@@ -77,28 +77,41 @@ class _OrderedSum(Pending):
 
 
 def start_ordered_sum(x: Tensor, group: Group) -> Pending:
-    """Begin to sum x over the group, in place. Ranks are added in order, so that the sum of an element does not depend
-    on what travels with it; the price is the memory, and the traffic, of an all-gather."""
+    """Begin to sum x [n] over the group, in place. Ranks are added in order, so that the sum of an element does not
+    depend on what travels with it; the price is the memory, and the traffic, of an all-gather."""
     if group.size == 1:
         return Pending(x)
-    return _OrderedSum(x, start_all_gather(x, group), group.size)
+    return _OrderedSum(x, start_all_gather(x, group), ranks=group.size, part=slice(None))
 
 
-def start_all_gather(x: Tensor, group: Group) -> Pending:
-    """Begin to concatenate the ranks' x along dim 0: [n, ...] -> [size * n, ...]."""
+def start_ordered_reduce_scatter(x: Tensor, group: Group, out: Tensor) -> Pending:
+    """`start_reduce_scatter` of x [size * n] into out [n], in the order of ranks and at the price of an all-gather."""
     if group.size == 1:
         return Pending(x)
-    out = x.new_empty(group.size * x.shape[0], *x.shape[1:])
+    part = slice(group.rank * len(out), (group.rank + 1) * len(out))
+    return _OrderedSum(out, start_all_gather(x, group), ranks=group.size, part=part)
+
+
+def start_all_gather(x: Tensor, group: Group, out: Tensor | None = None) -> Pending:
+    """Begin to concatenate the ranks' x along dim 0: [n, ...] -> [size * n, ...], of which x may be a part."""
+    if group.size == 1:
+        return Pending(x)
+    if out is None:
+        out = x.new_empty(group.size * x.shape[0], *x.shape[1:])
     group.traffic.add("all_gather", out.numel() * out.element_size())
     with among(group):
         return Pending(out, _all_gather(out, x.contiguous(), group=group.handle, async_op=True), group)
 
 
-def start_reduce_scatter(x: Tensor, group: Group) -> Pending:
-    """Begin to sum x over the group and keep this rank's part of dim 0: [size * n, ...] -> [n, ...]."""
+def start_reduce_scatter(x: Tensor, group: Group, out: Tensor | None = None) -> Pending:
+    """Begin to sum x over the group and keep this rank's part of dim 0: [size * n, ...] -> [n, ...].
+
+    `out` may be that part of x.
+    """
     if group.size == 1:
         return Pending(x)
-    out = x.new_empty(x.shape[0] // group.size, *x.shape[1:])
+    if out is None:
+        out = x.new_empty(x.shape[0] // group.size, *x.shape[1:])
     group.traffic.add("reduce_scatter", x.numel() * x.element_size())
     with among(group):
         return Pending(out, _reduce_scatter(out, x.contiguous(), group=group.handle, async_op=True), group)

@@ -12,6 +12,8 @@ class Derived:
     """What the settings leave unsaid. Schedules count samples: what a sample is does not change with the batch size."""
 
     data_parallel_size: int
+    optimizer_shards: int
+    """Parts into which main parameters and optimizer states are cut, one for each data parallel rank."""
     pipeline: Pipeline
     batch_schedule: BatchSchedule
     global_batch_size: int
@@ -45,6 +47,7 @@ def derive(config: Config, world_size: int) -> Derived:
     eval_samples = train.eval_iters * eval_batch
     return Derived(
         data_parallel_size=dp,
+        optimizer_shards=dp if parallel.use_distributed_optimizer else 1,
         pipeline=pipeline(config.model, parallel),
         batch_schedule=schedule,
         global_batch_size=schedule.last,

@@ -56,11 +56,17 @@ _PARALLEL = (
         "--context-parallel-size=1 --cp-comm-type --hierarchical-context-parallel-sizes",
     ),
     (
-        "is not supported yet: every replica holds the whole state of the optimizer. Leave it out; "
-        "--tensor-model-parallel-size shares the state, too.",
-        "--use-distributed-optimizer --overlap-param-gather --overlap-param-gather-with-optimizer-step "
-        "--num-distributed-optimizer-instances=1 --use-torch-fsdp2 --use-megatron-fsdp "
-        "--data-parallel-sharding-strategy=no_shard --megatron-fsdp-*",
+        "is not supported: the update is one, and --overlap-param-gather hides the gathering under the forward pass.",
+        "--overlap-param-gather-with-optimizer-step",
+    ),
+    (
+        "is not supported yet: states are sharded over all data parallel ranks.",
+        "--num-distributed-optimizer-instances=1",
+    ),
+    (
+        "is not supported yet: each rank holds all parameters of its stages. Use --use-distributed-optimizer, and "
+        "--tensor-model-parallel-size or --pipeline-model-parallel-size, which share parameters too.",
+        "--use-torch-fsdp2 --use-megatron-fsdp --data-parallel-sharding-strategy=no_shard --megatron-fsdp-*",
     ),
     ("is not supported: weights depend on --seed only, never on the rank.", "--data-parallel-random-init"),
 )

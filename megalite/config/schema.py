@@ -145,6 +145,11 @@ class Parallel:
     or 1 million x data parallel size if that is more."""
     overlap_grad_reduce: bool = False
     """Reduce each gradient bucket over data parallel ranks as soon as it is complete, during the backward pass."""
+    use_distributed_optimizer: bool = False
+    """Shard main parameters and optimizer states over data parallel ranks: gradients are reduce-scattered, parameters
+    gathered (ZeRO, stage 1)."""
+    overlap_param_gather: bool = False
+    """Gather the parameters of each bucket under the next forward pass, by the time that they are needed."""
     distributed_backend: Literal["auto", "gloo", "nccl"] = "auto"
     """The communication library; auto is nccl on a GPU, gloo without one."""
     distributed_timeout_minutes: int = option(10, at_least=1)

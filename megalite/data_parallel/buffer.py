@@ -1,84 +1,38 @@
-"""Contiguous parameters and main grads, cut into buckets whose gradients are reduced over dp as backward proceeds.
-
-    flat:    | bucket 0: head, final norm, last layers ...  | bucket 1 ...          | tied embedding |
-    bucket:  | segment: decayed, split | segment: decayed, replicated | segment: not decayed ... |
-
-Buckets follow the order in which backward finishes parameters (the reverse of the model's). Within a bucket the
-parameters are sorted into segments that the optimizer and the norm treat alike, so that each handles a few long
-vectors instead of hundreds of small ones. The layout depends on names and shapes only: all dp ranks share it.
-"""
+"""Contiguous parameters and main grads, in buckets whose gradients are summed over dp as backward proceeds."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from megalite.comm.collectives import Pending
+from megalite.data_parallel import layout
+from megalite.data_parallel.layout import BucketPlan, Entry, Slot
+from megalite.data_parallel.policy import Replicated
 from megalite.gradient import MainGrad, attach, main_dtype
-from megalite.mesh import Group, ParallelMesh
 from megalite.shard import Shard, ShardSpec
-
-Entry = tuple[str, nn.Parameter, ShardSpec]
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class Kind:
-    """What distinguishes one segment from another: whether its elements decay, are replicas, which sums they owe."""
-
-    decayed: bool
-    replicated: bool
-    owes_tp: bool
-    owes_ends: bool
-
-    def counts(self, mesh: ParallelMesh) -> bool:
-        """Whether this rank counts its elements, so that the ranks of a model count each logical element once."""
-        return (mesh.tp.rank == 0 or not self.replicated) and (mesh.ends.rank == 0 or not self.owes_ends)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Segment:
-    """A range of the flat buffer whose elements are treated alike."""
-
-    kind: Kind
-    range: slice
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slot:
-    """One parameter and its range of the flat buffer."""
-
-    name: str
-    parameter: nn.Parameter
-    spec: ShardSpec
-    kind: Kind
-    range: slice
-
-    def shard(self, name: str, flat: Tensor) -> Shard:
-        """The box of this parameter in a flat tensor laid out like the buffer."""
-        return Shard.of(name, self.spec, flat[self.range])
 
 
 class Bucket:
-    """A range of the flat buffer that is reduced in one collective, once all its parameters are ready."""
+    """A range of the flat buffer that travels in one collective."""
 
-    def __init__(self, slots: list[Slot], *, stage: int, by_readiness: bool) -> None:
-        self.range = slice(slots[0].range.start, slots[-1].range.stop)
-        self.size = len(slots)
-        self.stage = stage
+    def __init__(self, plan: BucketPlan, *, by_readiness: bool) -> None:
+        self.range, self.stage, self.size = plan.range, plan.stage, len(plan.slots)
         self.by_readiness = by_readiness
         """False for a tied weight: it is written twice in a backward, so only the flush knows that it is finished."""
         self.waiting = 0
-        self.pending: Pending | None = None
+        self.summing: Pending | None = None
+        self.gathering: Pending | None = None
 
 
 class GradBuffer:
-    """The parameters of the stages of one rank and their main grads.
+    """The parameters of the stages of one rank and their main grads; `policy` says what this rank owns of them.
 
     A step is: micro-batches whose backward writes main grads; `expect_last(stage)` before the final backward of a
     stage, from which on its buckets start to travel as they fill, where `overlap`; `flush(stage)` behind it, which
-    closes the stage; `finish()`, which sends the rest and waits.
+    closes the stage; `finish()`, which waits. Afterwards what is owned of the main grads holds the sum over dp. When
+    what is owned of the parameters was updated, `gather_params()` brings the rest.
     """
 
     def __init__(
@@ -87,31 +41,29 @@ class GradBuffer:
         *,
         decays: Callable[[str, ShardSpec], bool],
         tied: frozenset[str],
-        dp: Group,
         bucket_size: int | None,
+        policy: Replicated,
         overlap: bool,
-        start_sum: Callable[[Tensor, Group], Pending],
+        overlap_gather: bool,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self.dp, self.overlap, self.start_sum = dp, overlap, start_sum
-        plan = _plan(stages, decays=decays, tied=tied, bucket_size=bucket_size)
-        self.slots = [slot for _, slots in plan for slot in slots]
-        self.buckets = [Bucket(slots, stage=stage, by_readiness=slots[0].name not in tied) for stage, slots in plan]
-        self.segments = [
-            Segment(kind=key, range=slice(run[0].range.start, run[-1].range.stop))
-            for _, slots in plan
-            for key, run in ((key, list(group)) for key, group in groupby(slots, lambda slot: slot.kind))
-        ]
-        size = sum(slot.parameter.numel() for slot in self.slots)
-        self.params = torch.empty(size, dtype=dtype, device=device)
+        self.policy, self.overlap, self.overlap_gather = policy, overlap, overlap_gather
+        plan = layout.plan(stages, decays=decays, tied=tied, bucket_size=bucket_size, multiple_of=policy.shards)
+        self.slots = [slot for bucket in plan for slot in bucket.slots]
+        self.buckets = [Bucket(bucket, by_readiness=bucket.slots[0].name not in tied) for bucket in plan]
+        self.owned = layout.segments(plan, policy.own)
+        self.pieces = list(layout.pieces(plan, policy.own))
+        size = plan[-1].range.stop if plan else 0
+        self.params = torch.zeros(size, dtype=dtype, device=device)
         self.grads = torch.zeros(size, dtype=main_dtype(dtype), device=device)
         self._main_grads: dict[int, list[MainGrad]] = {stage: [] for stage in stages}
+        self._bucket_of: dict[int, Bucket] = {}
         self._armed: set[int] = set()
         self._closed: set[int] = set()
         self._next = 0
-        for bucket, (_, slots) in zip(self.buckets, plan, strict=True):
-            for slot in slots:
+        for bucket, planned in zip(self.buckets, plan, strict=True):
+            for slot in planned.slots:
                 self._adopt(slot, bucket)
 
     def _adopt(self, slot: Slot, bucket: Bucket) -> None:
@@ -122,11 +74,13 @@ class GradBuffer:
         main_grad = MainGrad(self.grads[slot.range].view(shape), lambda: self._ready(bucket))
         attach(slot.parameter, main_grad)
         self._main_grads[bucket.stage].append(main_grad)
+        self._bucket_of[id(slot.parameter)] = bucket
 
     def shards(self) -> Iterator[Shard]:
         """The logical tensors of a checkpoint."""
+        self.wait_params()
         for slot in self.slots:
-            yield slot.shard(slot.name, self.params)
+            yield Shard.of(slot.name, slot.spec, self.params[slot.range])
 
     def expect_last(self, stage: int) -> None:
         """From here on, each write to a parameter of the stage is its last of this step."""
@@ -154,62 +108,39 @@ class GradBuffer:
     def _launch(self) -> None:
         """Send the buckets whose turn it is. All dp ranks must start the same collectives in the same order."""
         while self._next < len(self.buckets) and self._full(bucket := self.buckets[self._next]):
-            bucket.pending = self.start_sum(self.grads[bucket.range], self.dp)
+            bucket.summing = self.policy.start_sum(self.grads[bucket.range])
             self._next += 1
 
     def finish(self) -> None:
-        """Wait for all, once every stage is flushed: afterwards main grads hold the sum over dp."""
+        """Wait for all sums, once every stage is flushed."""
         assert self._next == len(self.buckets), "a stage was not flushed"
         for bucket in self.buckets:
-            assert bucket.pending is not None
-            bucket.pending.wait()
-            bucket.pending = None
+            assert bucket.summing is not None
+            bucket.summing.wait()
+            bucket.summing = None
         self._armed, self._closed, self._next = set(), set(), 0
 
+    def gather_params(self) -> None:
+        """Give every rank all parameters: at once, or, where `overlap_gather`, by the time that they are needed."""
+        for bucket in reversed(self.buckets):  # the first to be needed is the last to be reduced
+            bucket.gathering = self.policy.start_gather(self.params[bucket.range])
+        if not self.overlap_gather:
+            self.wait_params()
 
-def _plan(
-    stages: Mapping[int, Sequence[Entry]],
-    *,
-    decays: Callable[[str, ShardSpec], bool],
-    tied: frozenset[str],
-    bucket_size: int | None,
-) -> list[tuple[int, list[Slot]]]:
-    """The stage and the slots of each bucket: later stages first, as backward passes finish them, tied weights last."""
-    buckets: list[tuple[int, list[Entry]]] = []
-    for stage, entries in sorted(stages.items(), reverse=True):
-        untied = [entry for entry in reversed(entries) if entry[0] not in tied]
-        buckets += [(stage, bucket) for bucket in _cut(untied, bucket_size)]
-    buckets += [(stage, [entry]) for stage, entries in stages.items() for entry in entries if entry[0] in tied]
+    def wait_params(self) -> None:
+        """Wait until all parameters are there."""
+        _wait_for_all(self.buckets)
 
-    plan, offset = [], 0
-    for stage, bucket in buckets:
-        slots = []
-        for name, parameter, spec in sorted(bucket, key=lambda entry: _kind(entry[0], entry[2], decays)):
-            where = slice(offset, offset + parameter.numel())
-            kind = _kind(name, spec, decays)
-            slots.append(Slot(name=name, parameter=parameter, spec=spec, kind=kind, range=where))
-            offset = where.stop
-        plan.append((stage, slots))
-    return plan
+    def wait_in_forward(self, module: nn.Module) -> None:
+        """Let each part of the module wait for its own parameters when its forward begins."""
+        for part in module.modules():
+            needed = {self._bucket_of[id(parameter)] for parameter in part.parameters(recurse=False)}
+            if needed:
+                part.register_forward_pre_hook(partial(_wait_for_all, needed))
 
 
-def _cut(entries: Iterable[Entry], bucket_size: int | None) -> list[list[Entry]]:
-    """The entries in buckets, of which each is closed once it holds at least `bucket_size` elements; None: in one."""
-    buckets: list[list[Entry]] = []
-    held = 0
-    for entry in entries:
-        if not buckets or (bucket_size is not None and held >= bucket_size):
-            buckets.append([])
-            held = 0
-        buckets[-1].append(entry)
-        held += entry[1].numel()
-    return buckets
-
-
-def _kind(name: str, spec: ShardSpec, decays: Callable[[str, ShardSpec], bool]) -> Kind:
-    return Kind(
-        decayed=decays(name, spec),
-        replicated=spec.split_dim is None,
-        owes_tp=spec.sum_grad_over_tp,
-        owes_ends=spec.sum_grad_over_ends,
-    )
+def _wait_for_all(buckets: Iterable[Bucket], *forward: object) -> None:
+    for bucket in buckets:
+        if bucket.gathering is not None:
+            bucket.gathering.wait()
+            bucket.gathering = None

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import torch
 
 from megalite.comm.collectives import all_reduce
-from megalite.data_parallel.buffer import GradBuffer, Kind
+from megalite.data_parallel.buffer import GradBuffer
+from megalite.data_parallel.layout import Kind
 from megalite.mesh import Group, ParallelMesh
 
 
@@ -17,7 +18,7 @@ def reduce_owed(buffer: GradBuffer, mesh: ParallelMesh) -> None:
 
 
 def _reduce(buffer: GradBuffer, group: Group, owes: Callable[[Kind], bool]) -> None:
-    owed = [buffer.grads[segment.range] for segment in buffer.segments if owes(segment.kind)]
+    owed = [buffer.grads[segment.range] for segment in buffer.owned if owes(segment.kind)]
     if group.size == 1 or not owed:
         return
     total = all_reduce(torch.cat(owed), group)

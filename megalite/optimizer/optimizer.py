@@ -1,4 +1,4 @@
-"""The optimizer over a contiguous buffer: main params and states are vectors laid out like it."""
+"""The optimizer over what a rank owns of a contiguous buffer."""
 
 from collections.abc import Iterator
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from megalite.data_parallel.buffer import GradBuffer
+from megalite.data_parallel.layout import Segment
 from megalite.optimizer.rules import Rule, StepSize
 from megalite.shard import Shard
 
@@ -14,40 +15,48 @@ MAIN = "optimizer.main."
 
 
 class Optimizer:
-    """Updates main params by a rule and copies them to the params.
+    """Updates the main params of what this rank owns by a rule, and gives all ranks the params.
 
     Main params are the params themselves where these are fp32 or wider, and an fp32 copy where they are narrower.
+    States, and that copy, are vectors of all that is owned.
     """
 
     def __init__(self, buffer: GradBuffer, rule: Rule) -> None:
         self.buffer, self.rule = buffer, rule
         self.steps = 0
         """Updates made: a skipped step did not happen."""
+        size = buffer.owned[-1].local.stop if buffer.owned else 0
         self.has_copy = buffer.params.dtype != buffer.grads.dtype
-        self.main = buffer.params.to(buffer.grads.dtype) if self.has_copy else buffer.params
-        self.states = {name: torch.zeros_like(self.main) for name in rule.states}
+        self.copy = buffer.grads.new_empty(size if self.has_copy else 0)
+        self.states = {name: buffer.grads.new_zeros(size) for name in rule.states}
+        self.reload_main()
+
+    def main(self, segment: Segment) -> Tensor:
+        """The main params of one segment."""
+        return self.copy[segment.local] if self.has_copy else self.buffer.params[segment.range]
 
     @torch.no_grad()
     def step(self, *, lr: float, weight_decay: float) -> None:
         """One update by the main grads as they are."""
         self.steps += 1
-        for segment in self.buffer.segments:
-            r = segment.range
+        self.buffer.wait_params()
+        for segment in self.buffer.owned:
+            states = [state[segment.local] for state in self.states.values()]
             size = StepSize(lr=lr, weight_decay=weight_decay if segment.kind.decayed else 0.0, number=self.steps)
-            self.rule.update(self.main[r], self.buffer.grads[r], [state[r] for state in self.states.values()], size)
-        if self.has_copy:
-            self.buffer.params.copy_(self.main)
+            self.rule.update(self.main(segment), self.buffer.grads[segment.range], states, size)
+            if self.has_copy:
+                self.buffer.params[segment.range].copy_(self.copy[segment.local])
+        self.buffer.gather_params()
 
     def reload_main(self) -> None:
         """Take the main params from the params: after weights were loaded without the optimizer's own."""
         if self.has_copy:
-            self.main.copy_(self.buffer.params)
+            for segment in self.buffer.owned:
+                self.copy[segment.local].copy_(self.buffer.params[segment.range])
 
     def shards(self) -> Iterator[Shard]:
         """What a checkpoint holds: each state, and the main params where they are more exact than the params."""
-        vectors: dict[str, Tensor] = dict(self.states)
-        if self.has_copy:
-            vectors["main"] = self.main
+        vectors = {**self.states, **({"main": self.copy} if self.has_copy else {})}
         for kind, vector in vectors.items():
-            for slot in self.buffer.slots:
-                yield slot.shard(f"optimizer.{kind}.{slot.name}", vector)
+            for piece in self.buffer.pieces:
+                yield piece.shard(f"optimizer.{kind}.{piece.slot.name}", vector)

@@ -86,7 +86,7 @@ def _plan(
     }
     return RankPlan(
         parameters=parameters,
-        states=state_bytes(parameters, param_bytes=param_bytes, moments=moments),
+        states=state_bytes(parameters, param_bytes=param_bytes, moments=moments, shards=derived.optimizer_shards),
         in_flight=peak_kept(program),
         activations=peak_bytes(program, kept),
         traffic=_traffic(config, derived, size, part, parameters, _neighbours(held, place)),
@@ -128,5 +128,7 @@ def _traffic(config: Config, derived: Derived, size: ModelSize, part: Part, para
             data_parallel_size=derived.data_parallel_size,
             buckets=-(-parameters // derived.bucket_size) if derived.bucket_size else 1,
             grad_bytes=4,
+            param_bytes=param_bytes,
+            sharded=config.parallel.use_distributed_optimizer,
         ),
     }

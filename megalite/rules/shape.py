@@ -131,6 +131,15 @@ def _sequence_parallel(job: Job) -> Iterator[str]:
         )
 
 
+def _gather(job: Job) -> Iterator[str]:
+    parallel = job.config.parallel
+    if parallel.overlap_param_gather and not parallel.use_distributed_optimizer:
+        yield (
+            "--overlap-param-gather needs --use-distributed-optimizer: otherwise every rank has all parameters. "
+            "Give both, or leave it out."
+        )
+
+
 def _backend(job: Job) -> Iterator[str]:
     if job.config.parallel.device == "cpu" and job.config.parallel.distributed_backend == "nccl":
         yield "--distributed-backend nccl needs a GPU, but --device is cpu. Try --distributed-backend gloo."
@@ -153,6 +162,7 @@ SHAPE_RULES: Rules = (
     ("--num-layers --window-size --window-attn-skip-freq", _windows),
     ("--fp32-residual-connection --bf16 --apply-residual-connection-post-layernorm", _fp32_residual),
     ("--seq-length --tensor-model-parallel-size --sequence-parallel", _sequence_parallel),
+    ("--overlap-param-gather --use-distributed-optimizer", _gather),
     ("--distributed-backend --device", _backend),
 )
 """Each rule with the flags that it reads."""

@@ -6,13 +6,19 @@ from functools import cache
 
 import torch
 
-from megalite.comm.collectives import start_all_reduce, start_ordered_sum
+from megalite.comm.collectives import (
+    start_all_reduce,
+    start_ordered_reduce_scatter,
+    start_ordered_sum,
+    start_reduce_scatter,
+)
 from megalite.comm.p2p import Link
 from megalite.config.batch_schedule import BatchSchedule
 from megalite.config.derive import Derived
 from megalite.config.pipeline import Pipeline
 from megalite.config.schema import Config
 from megalite.data_parallel.buffer import GradBuffer
+from megalite.data_parallel.policy import Replicated, Sharded
 from megalite.mesh import Group, ParallelMesh
 from megalite.model.gpt import GPT
 from megalite.model.init import init_weights
@@ -76,13 +82,16 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
         parameters_by_stage(chunks),
         decays=decays,
         tied=frozenset() if config.model.untie_embeddings_and_output_weights else frozenset({"embedding.word.weight"}),
-        dp=mesh.dp,
         bucket_size=derived.bucket_size,
+        policy=_policy(config, mesh.dp),
         overlap=config.parallel.overlap_grad_reduce,
-        start_sum=start_ordered_sum if config.train.deterministic_mode else start_all_reduce,
+        overlap_gather=config.parallel.overlap_param_gather,
         dtype=dtype,
         device=mesh.device,
     )
+    if config.parallel.overlap_param_gather:
+        for chunk in chunks.values():
+            buffer.wait_in_forward(chunk)
     o = config.optimizer
     table = {"adam": rules.adam(o.adam_beta1, o.adam_beta2, o.adam_eps), "sgd": rules.sgd(o.sgd_momentum)}
     program, evaluation = programs(asked, placed, mesh.pp.rank)
@@ -116,6 +125,14 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
         timers=Timers(config.log.timing_log_level, mesh.device),
         watch=unwatched,
     )
+
+
+def _policy(config: Config, dp: Group) -> Replicated:
+    """Who owns which gradients, and how they are summed."""
+    in_order = config.train.deterministic_mode
+    if config.parallel.use_distributed_optimizer:
+        return Sharded(dp, start_ordered_reduce_scatter if in_order else start_reduce_scatter)
+    return Replicated(dp, start_ordered_sum if in_order else start_all_reduce)
 
 
 def build_mail(placed: Sequence[int], mesh: ParallelMesh, *, sequence_parallel: bool) -> Mail:

@@ -20,7 +20,7 @@ def not_finite(engine: Engine, microbatches: Sequence[MicroBatch], *, loss: floa
     """
     output = first_output(engine, microbatches, step)
     buffer = engine.buffer
-    bad = [slot.name for slot in buffer.slots if not buffer.grads[slot.range].isfinite().all()]
+    bad = [piece.slot.name for piece in buffer.pieces if not buffer.grads[piece.range].isfinite().all()]
     named = [name for names in all_gather_object(bad, engine.mesh.model) for name in names]
     if output:
         what = f"the first output that is not finite is that of {output}"

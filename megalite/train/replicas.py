@@ -15,6 +15,7 @@ _ODD = 0x5851F42D4C957F2D
 def check_replicas(engine: Engine, when: str) -> None:
     """RuntimeError on every rank, with the first parameter that differs, unless replicas are equal bit by bit."""
     mesh, buffer = engine.mesh, engine.buffer
+    buffer.wait_params()
     for group, words, slots in (
         (mesh.dp, "data parallel", buffer.slots),
         (mesh.tp, "tensor parallel", [slot for slot in buffer.slots if slot.kind.replicated]),

@@ -78,6 +78,10 @@ FAULTS = {
         layout="dp2",
         patch=lambda: patch("megalite.train.build.start_all_reduce", lambda x, group: Pending(x)),
     ),
+    "sharded gradients not summed over dp": Fault(
+        layout="dp2-sharded",
+        patch=lambda: patch("megalite.train.build.start_reduce_scatter", lambda x, group, out: Pending(out)),
+    ),
     "a bucket sent before its last write": Fault(layout="dp2-overlap", patch=_sent_too_early),
     "dropout by local instead of global position": Fault(
         layout="tp2-sp", patch=lambda: patch.object(dropout, "hidden_dropout", _mask_of_this_rank), dropout=0.1

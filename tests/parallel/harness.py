@@ -104,6 +104,8 @@ def parallel(layout: Layout) -> Parallel:
         use_tp_pp_dp_mapping=bool(layout.get("pp-first")),
         overlap_grad_reduce=bool(layout.get("overlap")),
         ddp_bucket_size=layout.get("bucket"),
+        use_distributed_optimizer=bool(layout.get("sharded")),
+        overlap_param_gather=bool(layout.get("gather")),
     )
 
 
@@ -173,7 +175,12 @@ def gradients(mesh: ParallelMesh, settings: Config, dtype: torch.dtype) -> tuple
     """The loss of one step, and this rank's shards of the gradient."""
     engine = make(mesh, settings, dtype)
     loss = forward_backward(engine, batch(mesh, settings, 0), step=1)
-    return loss, [slot.shard(slot.name, engine.buffer.grads.clone()) for slot in engine.buffer.slots]
+    return loss, grad_shards(engine)
+
+
+def grad_shards(engine: Engine) -> list[Shard]:
+    """What this rank owns of the gradient."""
+    return [piece.shard_of_buffer(piece.slot.name, engine.buffer.grads) for piece in engine.buffer.pieces]
 
 
 def curve(mesh: ParallelMesh, settings: Config, dtype: torch.dtype, steps: int) -> list[tuple[float, float]]:

@@ -20,6 +20,8 @@ LAYOUTS: dict[str, Layout] = {
     "dp4": {"dp": 4},
     "dp2-overlap": {"dp": 2, "overlap": 1, "bucket": 4000},
     "tp2-sp-dp2": {"tp": 2, "sp": 1, "dp": 2},
+    "dp2-sharded": {"dp": 2, "sharded": 1},
+    "dp4-sharded": {"dp": 4, "sharded": 1, "overlap": 1, "gather": 1, "bucket": 4000},
     "pp2": {"pp": 2},
     "tp2-sp-pp2": {"tp": 2, "sp": 1, "pp": 2, "schedule": "zb-h1"},
 }

@@ -30,6 +30,8 @@ LAYOUTS: dict[str, Layout] = {
     "tp4": {"tp": 4},
     "tp2-sp-pp2": {"tp": 2, "sp": 1, "pp": 2, "schedule": "zb-v"},
     "tp2-sp-dp2": {"tp": 2, "sp": 1, "dp": 2},
+    "dp4-sharded": {"dp": 4, "sharded": 1, "bucket": 3000, "overlap": 1, "gather": 1},
+    "pp2-dp2-sharded": {"pp": 2, "dp": 2, "sharded": 1},
 }
 PAIRS = list(product(LAYOUTS, LAYOUTS))
 FEW = [pair for i, pair in enumerate(PAIRS) if i % 4 == 1]
@@ -131,8 +133,10 @@ def test_another_precision_takes_the_most_exact_weights(
         for name in sorted(read_index(find(tmp_path)).tensors)  # main params after the params that they replace
         if not name.startswith("optimizer.exp_avg")
     }
-    for slot in engine.buffer.slots:
-        assert torch.equal(slot.shard(slot.name, engine.optimizer.main).tensor, saved[slot.name])
+    exact = engine.optimizer.copy if engine.optimizer.has_copy else engine.buffer.params
+    for piece in engine.buffer.pieces:
+        shard = (piece.shard if engine.optimizer.has_copy else piece.shard_of_buffer)(piece.slot.name, exact)
+        assert torch.equal(shard.tensor, saved[shard.name])
 
 
 def test_another_global_batch_is_refused_where_iterations_count(pool: Pool, tmp_path: Path) -> None:

@@ -6,14 +6,16 @@ from functools import cache
 import pytest
 import torch
 
+from megalite.arith.parameters import count_parameters
 from megalite.config.schema import Config
+from megalite.config.size import model_size
 from megalite.mesh import ParallelMesh
 from megalite.optimizer.clip import grad_norm
-from megalite.optimizer.statistics import num_zeros_in_grad, params_norm
+from megalite.optimizer.statistics import num_parameters, num_zeros_in_grad, params_norm
 from megalite.shard import Shard
 from megalite.train.step import forward_backward
 from tests.parallel import harness
-from tests.parallel.harness import Layout
+from tests.parallel.harness import VOCAB, Layout
 from tests.pool import Pool
 
 LAYOUTS: dict[str, Layout] = {
@@ -25,6 +27,8 @@ LAYOUTS: dict[str, Layout] = {
     "tp2-sp-dp2": {"tp": 2, "sp": 1, "dp": 2},
     "pp2": {"pp": 2},
     "tp2-pp2": {"tp": 2, "pp": 2},
+    "dp2-sharded": {"dp": 2, "sharded": 1, "bucket": 1000},
+    "tp2-dp2-sharded": {"tp": 2, "sp": 1, "dp": 2, "sharded": 1},
 }
 
 Told = tuple[dict[str, float], list[Shard], list[Shard]]
@@ -39,8 +43,8 @@ def statistics(mesh: ParallelMesh, settings: Config) -> Told:
         "gradients": grad_norm(engine.buffer, mesh),
         "parameters": params_norm(engine.optimizer, mesh),
     }
-    grads = [slot.shard(slot.name, engine.buffer.grads.clone()) for slot in engine.buffer.slots]
-    return numbers, grads, [slot.shard(slot.name, engine.buffer.params.clone()) for slot in engine.buffer.slots]
+    assert num_parameters(engine.buffer, mesh) == count_parameters(model_size(settings.model, vocab_size=VOCAB)).total
+    return numbers, harness.grad_shards(engine), list(engine.buffer.shards())
 
 
 @cache

@@ -3,31 +3,34 @@
 import pytest
 import torch
 
-from megalite.arith.traffic import data_parallel_traffic, tensor_parallel_traffic
+from megalite.arith.traffic import Sent, data_parallel_traffic, tensor_parallel_traffic
 from megalite.config.schema import Config
 from megalite.config.size import model_size
 from megalite.mesh import ParallelMesh
-from megalite.train.step import forward_backward
+from megalite.train.step import train_step
 from tests.parallel import harness
-from tests.parallel.harness import GLOBAL_BATCH, MODELS, VOCAB
+from tests.parallel.harness import GLOBAL_BATCH, MODELS, VOCAB, Layout
 from tests.pool import Pool
 
-LAYOUTS = {
+LAYOUTS: dict[str, Layout] = {
     "tp2": {"tp": 2},
     "tp4": {"tp": 4},
     "tp2-sp": {"tp": 2, "sp": 1},
     "dp2": {"dp": 2},
     "dp2-overlap": {"dp": 2, "overlap": 1, "bucket": 4000},
     "tp2-sp-dp2": {"tp": 2, "sp": 1, "dp": 2},
+    "dp2-sharded": {"dp": 2, "sharded": 1},
+    "dp4-sharded": {"dp": 4, "sharded": 1, "overlap": 1, "gather": 1, "bucket": 4000},
 }
 
-Sent = dict[str, tuple[int, int]]
+Counts = dict[str, tuple[int, int]]
 
 
-def sent(mesh: ParallelMesh, settings: Config) -> tuple[Sent, Sent, int, int]:
+def sent(mesh: ParallelMesh, settings: Config) -> tuple[Counts, Counts, int, int]:
     """What one step sends over tp and dp: collective -> (calls, bytes); the buckets and parameters of a rank."""
     engine = harness.make(mesh, settings, torch.float32)
-    forward_backward(engine, harness.batch(mesh, settings, 0), step=1)
+    train_step(engine, harness.batch(mesh, settings, 0), step=1, consumed_samples=0)
+    engine.buffer.wait_params()
     tp, dp = (
         {name: (group.traffic.calls[name], group.traffic.bytes[name]) for name in group.traffic.calls}
         for group in (mesh.tp, mesh.dp)
@@ -51,11 +54,18 @@ def test_a_step_sends_what_the_closed_forms_say(pool: Pool, model: str, layout: 
     for tp, dp, buckets, parameters in pool.run(grid, sent, settings):
         assert tp == {name: (s.calls, s.nbytes) for name, s in expected_tp.items()}
         gradients = data_parallel_traffic(
-            parameters=parameters, data_parallel_size=grid.size("dp"), buckets=buckets, grad_bytes=4
+            parameters=parameters,
+            data_parallel_size=grid.size("dp"),
+            buckets=buckets,
+            grad_bytes=4,
+            param_bytes=4,
+            sharded=settings.parallel.use_distributed_optimizer,
         )
-        # Besides: the number of counted tokens and the loss, one fp64 each.
-        assert dp == {name: (s.calls + 2, s.nbytes + 16) for name, s in gradients.items()}
-        assert (buckets > 2) == (layout == "dp2-overlap")
+        if grid.size("dp") > 1:  # besides: the number of counted tokens and the loss, one fp64 each
+            sums = gradients.get("all_reduce", Sent(calls=0, nbytes=0))
+            gradients["all_reduce"] = Sent(calls=sums.calls + 2, nbytes=sums.nbytes + 16)
+        assert dp == {name: (s.calls, s.nbytes) for name, s in gradients.items()}
+        assert (buckets > 2) == ("bucket" in LAYOUTS[layout])
 
 
 def test_the_counts_of_the_papers(pool: Pool) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from megalite.config.schema import Config
 from megalite.mesh import ParallelMesh
+from megalite.shard import Shard
 from megalite.train.replicas import check_replicas
 from megalite.train.step import forward_backward, train_step
 from tests.parallel import harness
@@ -22,6 +23,7 @@ LAYOUTS: dict[str, Layout] = {
     "tp2-sp-dp2": {"tp": 2, "sp": 1, "dp": 2},
     "pp2": {"pp": 2},
     "tp2-pp2": {"tp": 2, "pp": 2},
+    "dp2-sharded": {"dp": 2, "sharded": 1, "gather": 1},
 }
 
 
@@ -101,24 +103,24 @@ def test_parts_of_a_layer_are_no_replicas(pool: Pool) -> None:
     assert pool.run(harness.grid(LAYOUTS["tp2"]), differ, settings, "layers.0.mlp.fc1.weight") == ["", ""]
 
 
-def flat(mesh: ParallelMesh, settings: Config) -> dict[str, torch.Tensor]:
-    """The gradients of a step in fp32, by name."""
+def flat(mesh: ParallelMesh, settings: Config) -> list[Shard]:
+    """What this rank owns of the gradients of a step in fp32."""
     engine = harness.make(mesh, settings, torch.float32)
     forward_backward(engine, harness.batch(mesh, settings, 0), step=1)
-    return {slot.name: engine.buffer.grads[slot.range].clone() for slot in engine.buffer.slots}
+    return harness.grad_shards(engine)
 
 
 def test_in_deterministic_mode_buckets_do_not_change_a_bit(pool: Pool) -> None:
     """Over four ranks, where gloo's own order of a sum depends on an element's place in its bucket."""
-    layouts = [{"dp": 4}, {"dp": 4, "bucket": 1000}, {"dp": 4, "bucket": 4000, "overlap": 1}]
+    layouts = [{"dp": 4}, {"dp": 4, "bucket": 1000}, {"dp": 4, "bucket": 4000, "overlap": 1}, {"dp": 4, "sharded": 1}]
     found = {}
     for deterministic in (True, False):
         for number, layout in enumerate(layouts):
             settings = harness.config("gpt2", layout)
             settings = replace(settings, train=replace(settings.train, deterministic_mode=deterministic))
-            found[deterministic, number] = pool.run(harness.grid(layout), flat, settings)[0]
+            found[deterministic, number], _ = harness.assemble(pool.run(harness.grid(layout), flat, settings))
     equal = {
-        mode: all(torch.equal(found[mode, 0][name], found[mode, n][name]) for n in (1, 2) for name in found[mode, 0])
+        mode: all(torch.equal(found[mode, 0][name], found[mode, n][name]) for n in (1, 2, 3) for name in found[mode, 0])
         for mode in (True, False)
     }
     assert equal == {True: True, False: False}

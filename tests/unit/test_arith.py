@@ -108,6 +108,9 @@ def test_flops_follow_the_matrices():
 )
 def test_state_bytes(param_bytes, moments, per_parameter):
     assert state_bytes(1000, param_bytes=param_bytes, moments=moments).total == 1000 * per_parameter
+    kept = 1000 * (param_bytes + max(param_bytes, 4))
+    sharded = state_bytes(1000, param_bytes=param_bytes, moments=moments, shards=4).total
+    assert sharded == kept + (1000 * per_parameter - kept) // 4
 
 
 @pytest.mark.parametrize("t", [1, 2, 8])
@@ -156,12 +159,19 @@ def test_tensor_parallel_collectives(L, m, t):
 def test_a_group_of_one_sends_nothing():
     settings = {"micro_batch_size": 1, "num_micro_batches": 1, "param_bytes": 4, "sequence_parallel": True}
     assert tensor_parallel_traffic(gpt(1, 64, 4, 32, 100), tensor_parallel_size=1, **settings) == {}
-    assert data_parallel_traffic(parameters=10, data_parallel_size=1, buckets=1, grad_bytes=4) == {}
+    assert dp_traffic(1, 1, sharded=True) == {}
 
 
 def test_data_parallel_collectives():
-    sent = data_parallel_traffic(parameters=10, data_parallel_size=2, buckets=3, grad_bytes=4)
-    assert sent == {"all_reduce": Sent(calls=3, nbytes=40)}
+    assert dp_traffic(2, 3, sharded=False) == {"all_reduce": Sent(calls=3, nbytes=40)}
+    both = {"reduce_scatter": Sent(calls=3, nbytes=40), "all_gather": Sent(calls=3, nbytes=20)}
+    assert dp_traffic(2, 3, sharded=True) == both
+
+
+def dp_traffic(ranks: int, buckets: int, *, sharded: bool) -> dict[str, Sent]:
+    return data_parallel_traffic(
+        parameters=10, data_parallel_size=ranks, buckets=buckets, grad_bytes=4, param_bytes=2, sharded=sharded
+    )
 
 
 FIRST = Part(layers=1, embedding=True, loss=False)

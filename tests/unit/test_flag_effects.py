@@ -118,6 +118,8 @@ EFFECTS: dict[str, Row] = {
     "--use-tp-pp-dp-mapping": Row(given=PP, plan=True),
     "--ddp-bucket-size": Row(value="100", plan=True),
     "--overlap-grad-reduce": Row(plan=True),
+    "--use-distributed-optimizer": Row(plan=True),
+    "--overlap-param-gather": Row(given="--use-distributed-optimizer", plan=True),
     "--distributed-backend": Row(value="nccl"),
     "--distributed-timeout-minutes": Row(value="1"),
     "--cpu-threads": Row(value="2"),

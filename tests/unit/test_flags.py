@@ -23,7 +23,7 @@ WORKS = {flag for option in options() for flag in ([option.flag, option.opposite
 
 REVISIT = {
     "context_parallel_size": "--cp-comm-type",
-    "use_distributed_optimizer": "--overlap-param-gather --num-distributed-optimizer-instances",
+    "num_distributed_optimizer_instances": "--num-distributed-optimizer-instances",
     "num_experts": "--moe-* --expert-model-parallel-size",
     "fp16": "--loss-scale --initial-loss-scale --min-loss-scale --loss-scale-window --hysteresis",
     "recompute_granularity": "--recompute-activations --recompute-method --checkpoint-activations",
