@@ -46,7 +46,7 @@ def summary(config: Config, origins: dict[str, str], world_size: int) -> str:
         "batch": _batch(config, derived, size),
         f"model ({known})": _model(size, plans),
         "memory of one rank": _memory(plans),
-        "communication of one rank and step": _traffic(plans),
+        "communication of one rank and step": [*_traffic(plans), *_hidden(config)],
         f"schedule of a step ({derived.pipeline.schedule})": _schedule(derived, programs),
     }
     return "\n".join(line for title, lines in sections.items() for line in [f"{title}:", *("  " + x for x in lines)])
@@ -127,6 +127,15 @@ def _memory(plans: Sequence[RankPlan]) -> list[str]:
         for plan in plans
     ]
     return [f"most on pipeline rank {plans.index(most)}:", *("  " + line for line in lines), *_of_ranks(each)]
+
+
+def _hidden(config: Config) -> list[str]:
+    """What is sent while something else is computed."""
+    under = {
+        "sums of gradients under the backward pass": config.parallel.overlap_grad_reduce,
+        "gathered parameters under the next forward pass": config.parallel.overlap_param_gather,
+    }
+    return [f"overlapped: {what}" for what, is_asked in under.items() if is_asked]
 
 
 def _traffic(plans: Sequence[RankPlan]) -> list[str]:
