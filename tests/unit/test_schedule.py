@@ -2,7 +2,6 @@
 
 import re
 import time
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -71,23 +70,28 @@ def every_case():
             yield from ((name, v, p) for p in RANKS)
 
 
+def counts(p, v):
+    """Numbers of micro-batches: of many stages those around multiples of the ranks, where the last groups differ."""
+    return [m for m in COUNTS if p * v <= 10 or m <= p + 1 or m % p in (0, 1, p - 1)]
+
+
 @pytest.mark.parametrize(("name", "v", "p"), list(every_case()))
 def test_every_schedule_is_proven(name, v, p):
     """Complete, never stuck, messages in one order and finishing though each send waits: `lower` checks all four. Here
     too: nothing is lost by lowering, each message is sent once and goes to another rank, stages are where they belong.
     """
-    for m in COUNTS:
+    for m in counts(p, v):
         schedule = made(name, p, m, v)
         lowered = lower(schedule, num_micro_batches=m)
         assert [[a for a in program if a.op in COMPUTE] for program in lowered] == schedule
         place = placement(name, p, v)
         assert ranks_of_stages(schedule) == dict(enumerate(place))
         borders = [s for s in range(1, p * v) if place[s] != place[s - 1]]
-        sent = {Action(op, s, n) for s in borders for n in range(m) for op in (Op.RECV_F, Op.SEND_B)}
-        sent |= {Action(op, s - 1, n) for s in borders for n in range(m) for op in (Op.SEND_F, Op.RECV_B)}
-        syncs = {Action(Op.GRAD_SYNC, stage) for stage in range(p * v)}
-        counts = Counter(a for program in lowered for a in program if a.op not in COMPUTE)
-        assert counts == Counter([*sent, *syncs])
+        rest = [a for program in lowered for a in program if a.op not in COMPUTE]
+        expected = {(op, s, n) for s in borders for n in range(m) for op in (Op.RECV_F, Op.SEND_B)}
+        expected |= {(op, s - 1, n) for s in borders for n in range(m) for op in (Op.SEND_F, Op.RECV_B)}
+        expected |= {(Op.GRAD_SYNC, stage, -1) for stage in range(p * v)}
+        assert len(rest) == len(expected) and set(rest) == expected
         for program in lowered:
             backward = {a.stage: n for n, a in enumerate(program) if a.op in (Op.B, Op.I, Op.W)}
             sync = {a.stage: n for n, a in enumerate(program) if a.op is Op.GRAD_SYNC}
