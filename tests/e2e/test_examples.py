@@ -30,15 +30,25 @@ MADE_UP = r"--mock-data --tokenizer-type NullTokenizer --vocab-size 512"
 SUBSTITUTES = {
     r"(pretrain_gpt\.py.*)": r"\1 --num-layers 2 --hidden-size 32 --ffn-hidden-size 64 --num-attention-heads 4"
     r" --seq-length 32 --micro-batch-size 1 --global-batch-size 8 --eval-iters 1",
+    r"--nproc-per-node 8 (.*gpt3-3d.*)": r"--nproc-per-node 4 \1 --pipeline-model-parallel-size 2",
     r"--nproc-per-node 8\b": "--nproc-per-node 2",
+    r"--nnodes 4\b": "--nnodes 1",
+    r"\bnode0:29500": "localhost:0",
+    r":29500\b": ":0",
     r"--train-iters 1200\b": "--train-iters 4",
-    r"(--config examples/(?:gpt2|llama2).*)": r"\1 --train-iters 4 --lr-warmup-iters 1 --save-interval 4",
-    r"(--config examples/llama2.*)": r"\1 --tensor-model-parallel-size 2",
+    r"(--config examples/(?:gpt|llama2|pcie).*)": r"\1 --train-iters 4 --lr-warmup-iters 1 --save-interval 4",
+    r"(--config examples/(?:gpt3|llama2).*)": r"\1 --tensor-model-parallel-size 2",
+    r"(--config examples/pcie.*)": r"\1 --pipeline-model-parallel-size 2 --num-query-groups 2",
     r"--data-path \S+ (--vocab-file|--tokenizer-model) (data/vocab\S+ --merge-file \S+|data/llama\S+)": MADE_UP,
     r"python -m pytest": "python -m pytest --collect-only",
 }
 """What makes a command small."""
-ONLY_PRINTS = re.compile(r"--(dry-run|print-config|help)\b|# exit status 2")
+STAND_INS = {
+    "srun": '#!/bin/bash\nwhile [[ $1 == -* ]]; do shift 2; done\nexec "$@"\n',
+    "scontrol": "#!/bin/bash\necho localhost\n",
+}
+"""Programs of a cluster, for a cluster of this machine alone."""
+ONLY_PRINTS = re.compile(r"--(dry-run|print-config|help)\b|draw_schedule\.py --pipeline|# exit status 2")
 ELSEWHERE = re.compile(r"(make|pip|git|cd)\b")
 """Commands that other tests run."""
 
@@ -84,7 +94,11 @@ class Clone:
         self.folder, self.done = folder, set[str]()
         for name in ("pretrain_gpt.py", "tools", "examples", "megalite", "tests", "pyproject.toml"):
             (folder / name).symlink_to(ROOT / name)
-        self.environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+        (folder / "bin").mkdir()
+        for name, script in STAND_INS.items():
+            (folder / "bin" / name).write_text(script)
+            (folder / "bin" / name).chmod(0o755)
+        self.environment = os.environ | {"PATH": f"{folder}/bin:{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
 
     def run_page(self, page: str) -> None:
         """Run the blocks of a page, and of the page whose results it uses."""
