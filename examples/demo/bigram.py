@@ -16,6 +16,7 @@ import numpy as np
 from megalite.config.cli import parse
 from megalite.config.derive import derive
 from megalite.config.split import DEFAULT_SPLIT, split_shares
+from megalite.data.blend import Request
 from megalite.data.gpt_dataset import split_ranges
 from megalite.data.indexed import IndexedCorpus
 from megalite.data.splits import build_datasets
@@ -77,9 +78,7 @@ def training_and_validation(training_flags: list[str]) -> tuple[np.ndarray, np.n
         [prefix],
         split=split,
         sizes=(0, wanted, 0),
-        seq_length=config.model.seq_length,
-        seed=config.train.seed,
-        vocab_size=vocab_size,
+        request=Request(seq_length=config.model.seq_length, seed=config.train.seed, vocab_size=vocab_size),
     ).valid
     assert valid is not None
     samples = [valid[index] for index in range(wanted)]

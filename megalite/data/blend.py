@@ -12,6 +12,7 @@ from megalite.data.blend_order import blend_order
 from megalite.data.gpt_dataset import Corpus, GPTDataset
 from megalite.data.index_cache import Shapes, cached_arrays
 from megalite.data.mock import MockCorpus
+from megalite.data.storage import is_url
 from megalite.data.usage import Usage
 
 
@@ -43,15 +44,26 @@ def parse_data_path(entries: Sequence[str], flag: str = "--data-path") -> tuple[
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """How samples are cut from a corpus."""
+    """How samples are cut from corpora, and where their index arrays are kept."""
 
     seq_length: int
     seed: int
-    cache: Path | None
-    vocab_size: int | None
-    surplus: float = 0.0
+    vocab_size: int | None = None
+    """Ids must be below it; None: any are right."""
+    surplus: float = 0.005
     """By how much more than its share each corpus of a weighted blend is asked for, as in Megatron: the order of its
     samples depends on how many they are."""
+    cache: Path | None = None
+    """Where all index arrays are kept; None: those of a corpus in PREFIX/cache/GPTDataset_indices."""
+    keep: bool = True
+    """Whether index arrays are kept, and looked for, at all."""
+
+    def folder(self, corpus: Corpus) -> Path | None:
+        """Where the index of a corpus is kept. There is no place beside made-up data, and none beside a URL."""
+        if not self.keep:
+            return None
+        beside = not isinstance(corpus, MockCorpus) and not is_url(corpus.prefix)
+        return self.cache or (Path(corpus.prefix) / "cache" / "GPTDataset_indices" if beside else None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +89,7 @@ class Member:
         )
 
     def dataset(self, part: str, num_samples: int | None, request: Request) -> GPTDataset:
-        """Its samples. Without a cache folder for all, a corpus keeps its index beside it; mock data keep none."""
-        beside = Path(self.corpus.prefix) / "cache" / "GPTDataset_indices"
+        """Its samples."""
         return GPTDataset(
             self.corpus,
             sequences=self.sequences,
@@ -86,7 +97,7 @@ class Member:
             seq_length=request.seq_length,
             seed=request.seed,
             split=part,
-            cache=request.cache or (None if isinstance(self.corpus, MockCorpus) else beside),
+            cache=request.folder(self.corpus),
             vocab_size=request.vocab_size,
         )
 
@@ -127,7 +138,7 @@ def blend(
     def order() -> dict[str, np.ndarray]:
         return dict(zip(shapes, blend_order(weights, total, limits), strict=True))
 
-    arrays, remark = cached_arrays(request.cache, description, shapes, order)
+    arrays, remark = cached_arrays(request.cache if request.keep else None, description, shapes, order)
     counts = np.bincount(arrays["dataset_index"], minlength=len(members)).tolist()
     # In an extreme blend the rounding of the order can draw more than the surplus allows for.
     datasets = [

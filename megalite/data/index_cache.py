@@ -2,14 +2,17 @@
 
 The name of an entry is a hash of all that its arrays depend on, so whoever builds one builds the same bytes: each
 builder writes files of its own and renames them, and it does not matter who comes last. The description goes last and
-marks the entry whole.
+marks the entry whole. Where files can be locked, one builds and the others wait for it.
 """
 
+import errno
+import fcntl
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -38,17 +41,48 @@ def cached_arrays(
     cached = _load(files, marker, text, shapes)
     if cached is not None:
         return cached, ""
-    arrays = build()
-    assert {name: (a.shape, a.dtype) for name, a in arrays.items()} == shapes, (shapes, arrays)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, path in files.items():
-            _write(path, arrays[name])
-        _write(marker, text)
+        with _one_at_a_time(folder) as alone:
+            if alone:
+                for leftover in folder.glob(f".{stem}-*.tmp"):
+                    leftover.unlink(missing_ok=True)
+                cached = _load(files, marker, text, shapes)
+            arrays = cached or _checked(build(), shapes)
+            if cached is None:
+                for name, path in files.items():
+                    _write(path, arrays[name])
+                _write(marker, text)
     except OSError as error:
-        return arrays, f"The index is kept in memory: it cannot be cached in {folder} ({error.strerror})."
+        remark = f"The index is kept in memory: it cannot be cached in {folder} ({error.strerror})."
+        return _checked(build(), shapes), remark
     # Mapped from the file, all ranks of a machine share one copy.
     return _load(files, marker, text, shapes) or arrays, ""
+
+
+def _checked(arrays: Arrays, shapes: Shapes) -> Arrays:
+    assert {name: (a.shape, a.dtype) for name, a in arrays.items()} == shapes, (shapes, arrays)
+    return arrays
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[bool]:
+    """Wait until nobody else builds in this folder; False where its file system cannot say, and all may build at once.
+
+    The lock is on the folder, so that it leaves no file, and goes with its process, so that a killed one leaves none.
+    OSError where the folder cannot be written.
+    """
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    descriptor, alone = os.open(folder, os.O_RDONLY), True
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError:
+            alone = False
+        yield alone
+    finally:
+        os.close(descriptor)
 
 
 def _load(files: dict[str, Path], marker: Path, text: str, shapes: Shapes) -> Arrays | None:

@@ -90,6 +90,11 @@ class IndexedCorpus:
     def __len__(self) -> int:
         return len(self.lengths)
 
+    @property
+    def tokens(self) -> int:
+        """Of all sequences."""
+        return int(self.lengths.sum(dtype=np.int64))
+
     def __getitem__(self, index: int) -> np.ndarray:
         return self.get(index)
 
@@ -107,6 +112,19 @@ class IndexedCorpus:
             )
         begin += offset * width
         return self._bin.read(begin, begin + length * width).view(self.dtype)
+
+    def run(self, sequences: range) -> np.ndarray:
+        """The tokens of consecutive sequences in one row; a view of the file where they lie there so."""
+        here = slice(sequences.start, sequences.stop)
+        if not sequences:
+            return np.empty(0, self.dtype)
+        ends = np.cumsum(self.lengths[here], dtype=np.int64) * self.dtype.itemsize + int(self.offsets[here.start])
+        if not np.array_equal(ends[:-1], self.offsets[here][1:]):
+            return np.concatenate(list(map(self.get, sequences)))
+        begin, end = int(self.offsets[here.start]), int(ends[-1])
+        if not 0 <= begin <= end <= self.bytes:
+            self.get(sequences.start), self.get(sequences.stop - 1)  # One of them says what is wrong.
+        return self._bin.read(begin, end).view(self.dtype)
 
     def place(self, index: int) -> str:
         """Where a sequence is, for messages: its document, and its own number where documents have several."""

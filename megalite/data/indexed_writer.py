@@ -43,7 +43,7 @@ class IndexedWriter:
         """
         assert tokens.ndim == 1 and len(tokens) == lengths.sum(), (tokens.shape, lengths)
         self.add_tokens(tokens)
-        self._end(lengths, sequences)
+        self.end_documents(lengths, sequences)
 
     def add_tokens(self, tokens: np.ndarray) -> None:
         """Append tokens of a document too long to be held, until `end_document` or `drop`."""
@@ -57,14 +57,15 @@ class IndexedWriter:
 
     def end_document(self, lengths: np.ndarray) -> None:
         """The last tokens are a document whose sequences have these lengths, none of them 0."""
-        self._end(lengths, np.array([len(lengths)]))
+        self.end_documents(lengths, np.array([len(lengths)]))
 
     def drop(self, length: int) -> None:
         """Take back the last `length` tokens, which no document holds yet."""
         self._bin.flush()
         self._bin.truncate(os.fstat(self._bin.fileno()).st_size - length * self.dtype.itemsize)
 
-    def _end(self, lengths: np.ndarray, sequences: np.ndarray | None) -> None:
+    def end_documents(self, lengths: np.ndarray, sequences: np.ndarray | None) -> None:
+        """The last tokens are documents whose sequences have these lengths, as in `add_documents`."""
         if lengths.size and lengths.max() > np.iinfo(np.int32).max:
             raise ValueError(f"{self.prefix}: a sequence of {lengths.max()} tokens; the format holds up to 2147483647.")
         entries = lengths.astype("<i4")

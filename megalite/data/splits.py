@@ -51,40 +51,20 @@ class Datasets:
 
 
 def build_datasets(
-    data_path: Sequence[str],
-    *,
-    split: str,
-    sizes: Sizes,
-    seq_length: int,
-    seed: int,
-    cache: Path | None = None,
-    vocab_size: int | None = None,
-    surplus: float = 0.005,
-    validate_apart: bool = False,
+    data_path: Sequence[str], *, split: str, sizes: Sizes, request: Request, validate_apart: bool = False
 ) -> Datasets:
     """The parts of one blend, each corpus cut by `split`.
 
-    `cache` keeps the index arrays; without it each corpus keeps its own in PREFIX/cache/GPTDataset_indices.
     `validate_apart` makes a validation set of each corpus, with as many samples each.
     ValueError when the training part is empty or too small; a part that is only evaluated on is then left out, and a
     note says so.
     """
     prefixes, weights = parse_data_path(data_path)
-    corpora = [IndexedCorpus(prefix) for prefix in prefixes]
-    request = Request(seq_length=seq_length, seed=seed, cache=cache, vocab_size=vocab_size, surplus=surplus)
-    return _cut(corpora, weights, split, sizes, request, validate_apart)
+    return _cut([IndexedCorpus(prefix) for prefix in prefixes], weights, split, sizes, request, validate_apart)
 
 
 def build_datasets_of_parts(
-    paths: Mapping[str, Sequence[str]],
-    *,
-    sizes: Sizes,
-    seq_length: int,
-    seed: int,
-    cache: Path | None = None,
-    vocab_size: int | None = None,
-    surplus: float = 0.005,
-    validate_apart: bool = False,
+    paths: Mapping[str, Sequence[str]], *, sizes: Sizes, request: Request, validate_apart: bool = False
 ) -> Datasets:
     """The same where each of `train`, `valid` and `test` has a blend of its own; one that has none is left out."""
     members: dict[str, list[Member]] = {part: [] for part in PARTS}
@@ -96,17 +76,12 @@ def build_datasets_of_parts(
             for corpus, weight in zip(map(IndexedCorpus, prefixes), weights or repeat(None), strict=False)
         ]
         notes += [f"{part}: {_size_of(member.corpus)}" for member in members[part]]
-    request = Request(seq_length=seq_length, seed=seed, cache=cache, vocab_size=vocab_size, surplus=surplus)
     return _build(members, sizes, request, notes, "", validate_apart)
 
 
-def build_mock_datasets(
-    *, sizes: Sizes, seq_length: int, seed: int, vocab_size: int, eod: int, cache: Path | None = None
-) -> Datasets:
+def build_mock_datasets(*, sizes: Sizes, request: Request, vocab_size: int, eod: int) -> Datasets:
     """The same from mock data, in three equal parts as in Megatron."""
-    corpus = MockCorpus(vocab_size=vocab_size, eod=eod)
-    request = Request(seq_length=seq_length, seed=seed, cache=cache, vocab_size=vocab_size)
-    return _cut([corpus], None, "1,1,1", sizes, request, False)
+    return _cut([MockCorpus(vocab_size=vocab_size, eod=eod)], None, "1,1,1", sizes, request, False)
 
 
 def _cut(

@@ -2,22 +2,25 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict
 
 from megalite.config.data_files import data_files
 from megalite.config.derive import Derived
 from megalite.config.schema import Config
 from megalite.config.split import DEFAULT_SPLIT
 from megalite.data.batch import DocumentEnds
+from megalite.data.blend import Request
 from megalite.data.cyclic import Cyclic
-from megalite.data.splits import Datasets, Sizes, build_datasets, build_datasets_of_parts, build_mock_datasets
+from megalite.data.splits import Datasets, build_datasets, build_datasets_of_parts, build_mock_datasets
 from megalite.data.tokenizer_base import Tokenizer
 
 
-def datasets(config: Config, derived: Derived, tokenizer: Tokenizer) -> Datasets:
-    """Training, validation and test data as long as the run needs them; its notes say what it takes of each corpus."""
+def datasets(config: Config, derived: Derived, tokenizer: Tokenizer, *, keep: bool = True) -> Datasets:
+    """Training, validation and test data as long as the run needs them; its notes say what it takes of each corpus.
+
+    Without `keep` no index is written, or looked for.
+    """
     data = config.data
-    found = _built(config, derived, tokenizer)
+    found = _built(config, derived, tokenizer, keep)
     if data.dataloader_type == "cyclic" and found.train is not None:
         rounds = derived.train_samples / len(found.train)
         usage = (replace(u, samples=round(rounds * u.samples)) if u.part == "train" else u for u in found.usage)
@@ -34,30 +37,24 @@ def datasets(config: Config, derived: Derived, tokenizer: Tokenizer) -> Datasets
     return found
 
 
-class _Shared(TypedDict):
-    sizes: Sizes
-    seq_length: int
-    seed: int
-    cache: Path | None
-    vocab_size: int
-
-
-def _built(config: Config, derived: Derived, tokenizer: Tokenizer) -> Datasets:
+def _built(config: Config, derived: Derived, tokenizer: Tokenizer, keep: bool) -> Datasets:
     data, (train, valid, test) = config.data, derived.data_samples
-    shared = _Shared(
-        # A cyclic order goes round one epoch, and makes the repetitions itself.
-        sizes=(None if data.dataloader_type == "cyclic" else train, valid, test),
+    # A cyclic order goes round one epoch, and makes the repetitions itself.
+    sizes = (None if data.dataloader_type == "cyclic" else train, valid, test)
+    request = Request(
         seq_length=config.model.seq_length,
         seed=config.train.seed,
-        cache=Path(data.data_cache_path) if data.data_cache_path else None,
         vocab_size=tokenizer.vocab_size,
+        surplus=data.mid_level_dataset_surplus,
+        cache=Path(data.data_cache_path) if data.data_cache_path else None,
+        keep=keep,
     )
     if data.mock_data:
-        return build_mock_datasets(eod=tokenizer.eod, **shared)
+        return build_mock_datasets(sizes=sizes, request=request, vocab_size=tokenizer.vocab_size, eod=tokenizer.eod)
     files = data_files(data, lambda path: Path(path).read_text("utf-8"))
-    apart, surplus = data.multiple_validation_sets, data.mid_level_dataset_surplus
+    apart = data.multiple_validation_sets
     if files.common is None:
         paths = {part: blend.entries for part, blend in files.parts.items()}
-        return build_datasets_of_parts(paths, validate_apart=apart, surplus=surplus, **shared)
+        return build_datasets_of_parts(paths, sizes=sizes, request=request, validate_apart=apart)
     split = DEFAULT_SPLIT if data.split is None else data.split
-    return build_datasets(files.common.entries, split=split, validate_apart=apart, surplus=surplus, **shared)
+    return build_datasets(files.common.entries, split=split, sizes=sizes, request=request, validate_apart=apart)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megalite.data.blend import parse_data_path
+from megalite.data.blend import Request, parse_data_path
 from megalite.data.blend_order import blend_order
 from megalite.data.indexed_writer import IndexedWriter
 from megalite.data.splits import build_datasets, build_datasets_of_parts, build_mock_datasets
@@ -30,7 +30,8 @@ def prefixes(tmp_path):
 
 
 def build(path, sizes, *, split="1", seq_length=8, seed=1234, **options):
-    return build_datasets(path, split=split, sizes=sizes, seq_length=seq_length, seed=seed, **options)
+    request = Request(seq_length=seq_length, seed=seed, **options)
+    return build_datasets(path, split=split, sizes=sizes, request=request)
 
 
 PATHS = [
@@ -196,7 +197,7 @@ def test_a_corpus_without_validation_documents_leaves_the_blend(tmp_path, prefix
 
 
 def test_mock_data_come_in_three_equal_parts():
-    data = build_mock_datasets(sizes=(8, 4, 2), seq_length=16, seed=1, vocab_size=50, eod=49)
+    data = build_mock_datasets(sizes=(8, 4, 2), request=Request(seq_length=16, seed=1), vocab_size=50, eod=49)
     assert "train 0 to 33332, valid 33333 to 66666, test 66667 to 99999" in data.notes[0]
     assert all(int(part[i].max()) < 50 for part in (data.train, data.valid, data.test) for i in range(2))
 
@@ -234,7 +235,7 @@ def test_more_epochs_than_allowed(tmp_path):
     with pytest.raises(ValueError, match=r"--max-epochs 2.5: .*a 2\.67 times: 30 samples .*\. 28 samples keep to it"):
         check_epochs(usage, 2.5)
     validated = build_datasets_of_parts(
-        {"train": [prefix], "valid": [prefix]}, sizes=(20, 100, 0), seq_length=8, seed=1
+        {"train": [prefix], "valid": [prefix]}, sizes=(20, 100, 0), request=Request(seq_length=8, seed=1)
     )
     check_epochs(validated.usage, 2)
 
@@ -247,7 +248,7 @@ def test_parts_with_blends_of_their_own(tmp_path):
     """Each part has all documents of its corpora, a weighted one is repeated, and a single prefix has any weight."""
     names = {n: write(tmp_path / f"c{n}", [[n] * 30] * 3) for n in range(1, 5)}
     paths = {"train": ["0.2", names[1], "0.8", names[2]], "valid": ["7", names[3]], "test": [names[4], names[4]]}
-    data = build_datasets_of_parts(paths, sizes=(100, 10, None), seq_length=8, seed=1)
+    data = build_datasets_of_parts(paths, sizes=(100, 10, None), request=Request(seq_length=8, seed=1))
     assert len(data.train) == 100 and len(data.valid) >= 10 and len(data.test) == 22
     assert [numbers(part) for part in (data.train, data.valid, data.test)] == [{1, 2}, {3}, {4}]
     assert sum(int(sample[0]) == 1 for sample in data.train) == 20
@@ -256,7 +257,7 @@ def test_parts_with_blends_of_their_own(tmp_path):
 
 def test_a_part_that_has_no_blend_is_said_and_one_not_wanted_is_not(tmp_path):
     prefix = write(tmp_path / "a", [[1] * 30])
-    data = build_datasets_of_parts({"train": [prefix]}, sizes=(4, 2, 0), seq_length=8, seed=1)
+    data = build_datasets_of_parts({"train": [prefix]}, sizes=(4, 2, 0), request=Request(seq_length=8, seed=1))
     assert data.validation == {} and data.test is None and data.held_out("test") == {}
     assert [note for note in data.notes if "nothing" in note] == ["valid: no data, so there is nothing to evaluate on."]
 
@@ -264,9 +265,9 @@ def test_a_part_that_has_no_blend_is_said_and_one_not_wanted_is_not(tmp_path):
 def test_a_part_with_too_little_fails_or_is_left_out(tmp_path):
     full, empty = write(tmp_path / "full", [[1] * 30]), write(tmp_path / "empty", [[]])
     with pytest.raises(ValueError, match=r"0 tokens of .*empty for train; 1 are needed\. Give it more data"):
-        build_datasets_of_parts({"train": [empty]}, sizes=(4, 0, 0), seq_length=8, seed=1)
+        build_datasets_of_parts({"train": [empty]}, sizes=(4, 0, 0), request=Request(seq_length=8, seed=1))
     paths = {"train": [full], "valid": [empty, full]}
-    data = build_datasets_of_parts(paths, sizes=(4, 2, 0), seq_length=8, seed=1)
+    data = build_datasets_of_parts(paths, sizes=(4, 2, 0), request=Request(seq_length=8, seed=1))
     assert any("0 tokens of" in note and "left out" in note for note in data.notes) and numbers(data.valid) == {1}
 
 
@@ -274,7 +275,10 @@ def test_a_part_with_too_little_fails_or_is_left_out(tmp_path):
 def test_validation_corpora_apart(tmp_path, split):
     (tmp_path / "x").mkdir()
     names = {n: write(tmp_path / name, [[n] * 30] * 4) for n, name in enumerate(["a", "b", "x/b"])}
-    paths, options = list(names.values()), {"sizes": (4, 6, 0), "seq_length": 8, "seed": 1, "validate_apart": True}
+    paths, options = (
+        list(names.values()),
+        {"sizes": (4, 6, 0), "request": Request(seq_length=8, seed=1), "validate_apart": True},
+    )
     if split:
         data = build_datasets(paths, split="50,50,0", **options)
     else:

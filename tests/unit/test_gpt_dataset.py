@@ -1,14 +1,16 @@
 """The sample order is Megatron's; small data repeat or say why not; the cache is never trusted blindly."""
 
+import errno
 import json
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from megalite.data.gpt_dataset import GPTDataset, plan_samples, split_ranges
+from megalite.data.gpt_dataset import GPTDataset, build_index, plan_samples, split_ranges
 from megalite.data.indexed import IndexedCorpus
 from megalite.data.indexed_writer import IndexedWriter
 from megalite.data.mock import MockCorpus
@@ -190,6 +192,36 @@ def test_many_builders_of_one_entry(corpus_a, tmp_path):
             check(data, EXPECTED)
             assert data.remark == ""
         assert files(cache) == ["description.txt", "document_index.npy", "sample_index.npy", "shuffle_index.npy"]
+
+
+def test_one_builds_and_the_others_wait(corpus_a, tmp_path, monkeypatch):
+    """And what a killed one left is cleared away."""
+    cache, built = tmp_path / "cache", []
+    dataset(corpus_a, None, cache=cache)
+    (marker,) = cache.glob("*description.txt")
+    (cache / f".{marker.name}.1.tmp").write_bytes(b"half")
+    marker.unlink()
+    monkeypatch.setattr(
+        "megalite.data.gpt_dataset.build_index",
+        lambda *a, **b: (built.append(time.sleep(0.1)), build_index(*a, **b))[1],
+    )
+    with ThreadPoolExecutor(4) as threads:
+        for data in threads.map(lambda _: dataset(corpus_a, None, cache=cache), range(4)):
+            check(data, EXPECTED)
+    assert len(built) == 1
+    assert files(cache) == ["description.txt", "document_index.npy", "sample_index.npy", "shuffle_index.npy"]
+
+
+def test_a_file_system_without_locks(corpus_a, tmp_path, monkeypatch):
+    def refuse(descriptor, how):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr("megalite.data.index_cache.fcntl.flock", refuse)
+    with ThreadPoolExecutor(4) as threads:
+        for data in threads.map(lambda _: dataset(corpus_a, None, cache=tmp_path / "cache"), range(4)):
+            check(data, EXPECTED)
+            assert data.remark == ""
+    assert len(files(tmp_path / "cache")) == 4
 
 
 DAMAGE = {
