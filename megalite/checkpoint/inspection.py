@@ -89,4 +89,4 @@ def changed_values(directory: Path, index: Index, other_directory: Path, other: 
         differ = (here != there) & ~(here.isnan() & there.isnan())
         if differ.any():
             norm, count = (here - there)[differ].norm().item(), int(differ.sum())
-            yield f"  {name}: {count:,} of {here.numel():,} elements, by {norm:.6g} in norm; its own is {here.norm().item():.6g}"
+            yield f"  {name}: {count:,} of {here.numel():,} elements, by {norm:.6g} of a norm of {here.norm().item():.6g}"

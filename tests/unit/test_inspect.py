@@ -63,7 +63,7 @@ def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "  model.rotary_base: 10000 | 500000",
         "  head.weight: not there | float32 [7]",
         "values that differ:",
-        "  layers.0.attention.qkv.weight: 24 of 24 elements, by 2.44949 in norm; its own is 4.89898",
+        "  layers.0.attention.qkv.weight: 24 of 24 elements, by 2.44949 of a norm of 4.89898",
     ]
     found = said(capsys, tmp_path / "a", "--compare", tmp_path / "b").splitlines()
     assert found[2:] == ["scalars and tensors that differ, here | there:", "  iteration: 3 | 5"]
