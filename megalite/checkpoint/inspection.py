@@ -88,5 +88,5 @@ def changed_values(directory: Path, index: Index, other_directory: Path, other: 
         )
         differ = (here != there) & ~(here.isnan() & there.isnan())
         if differ.any():
-            norm, count = (here - there)[differ].norm().item(), int(differ.sum())
-            yield f"  {name}: {count:,} of {here.numel():,} elements, by {norm:.6g} of a norm of {here.norm().item():.6g}"
+            count, by, norm = int(differ.sum()), (here - there)[differ].norm().item(), here.norm().item()
+            yield f"  {name}: {count:,} of {here.numel():,} elements, by {by:.6g} of a norm of {norm:.6g}"
