@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -142,23 +143,24 @@ def tiktoken_encode(found: Recipe, tokenizer: Tokenizer) -> Encode:
     except ImportError as error:
         raise ValueError('tiktoken is not installed (pip install "megalite[data]")') from error
 
-    ranks = {token: rank for rank, token in enumerate(found.tokens)}
+    # Ranks order the merges; most often the ids themselves do, and need not be looked up then.
+    merged = found.ids[256:]
+    in_order = all(before < after for before, after in pairwise(merged))
+    ranks = dict(zip(found.tokens, found.ids if in_order else range(len(found.ids)), strict=True))
     # One special token, though none is ever allowed: without any the engine looks for the empty one everywhere.
     engine = tiktoken.Encoding(
-        "bpe", pat_str=found.pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": len(ranks)}
+        "bpe", pat_str=found.pattern, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": max(ranks.values()) + 1}
     )
-    ids = np.array(found.ids, np.int32)
+    ids = None if in_order else np.array(found.ids, np.int32)
     refused = re.compile("|".join(map(re.escape, found.refused))) if found.refused else None
 
-    def encode(texts: Sequence[str]) -> list[np.ndarray]:
-        return [
-            tokenizer.encode_batch([text])[0]
-            if refused and refused.search(text)
-            else ids[engine.encode_to_numpy(text, disallowed_special=())]
-            for text in texts
-        ]
+    def encode_one(text: str) -> np.ndarray:
+        if refused and refused.search(text):
+            return tokenizer.encode_batch([text])[0]
+        found = engine.encode_to_numpy(text, disallowed_special=())
+        return found if ids is None else ids[found]
 
-    return encode
+    return lambda texts: [encode_one(text) for text in texts]
 
 
 def fastest(tokenizer: Tokenizer, sample: Sequence[str]) -> tuple[str, str]:

@@ -202,6 +202,18 @@ def test_no_fast_engine_without_a_proof(folder, tmp_path, change, reason):
     assert engine == "own" and re.search(reason, why), why
 
 
+def test_ids_in_another_order_than_merges(folder, tmp_path):
+    def change(described):
+        last = len(described["model"]["vocab"]) - 1
+        described["model"]["vocab"] = {token: last - i for token, i in described["model"]["vocab"].items()}
+        described["added_tokens"][0]["id"] = last
+
+    tokenizer = changed(folder, tmp_path, change)
+    assert fastest(tokenizer, EXACT_TEXTS)[0] == "tiktoken"
+    found = tiktoken_encode(recipe(tokenizer), tokenizer)(EXACT_TEXTS)
+    assert [ids.tolist() for ids in found] == list(map(tokenizer.encode, EXACT_TEXTS))
+
+
 def test_a_sample_that_differs_is_believed(folder, monkeypatch):
     monkeypatch.setattr(tokenizer_engine, "GPT2_PATTERN", r"\S+|\s+")
     engine, why = fastest(build_tokenizer(**settings("GPT2BPETokenizer", folder)), ["return x"])

@@ -168,7 +168,7 @@ class _Input:
             if half and self.errors == "strict":
                 raise ValueError(f" cannot be encoded: {half} alone is not a character")
             self.replaced |= half is not None
-            yield key, characters_only(text)
+            yield key, characters_only(text) if half else text
 
     def _parts(self, found: Iterator[tuple[str, str]], number: int, unit: str) -> Iterator[Batch]:
         """A long record: its pieces, and an end that says whether they are a document."""

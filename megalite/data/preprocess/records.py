@@ -27,13 +27,12 @@ def read_record(
     if not is_json:
         return {keys[0]: [text]}, replaced
     values = _values(text, keys)
-    if "\\u" in text:
-        for key, found in values.items():
-            half = next(filter(None, map(half_pair, found)), None)
-            if half and not may_replace:
-                raise ValueError(f" cannot be encoded: {half} alone is not a character")
-            if half:
-                values[key], replaced = list(map(characters_only, found)), True
+    for key, found in values.items():
+        half = next(filter(None, map(half_pair, found)), None)
+        if half and not may_replace:
+            raise ValueError(f" cannot be encoded: {half} alone is not a character")
+        if half:
+            values[key], replaced = list(map(characters_only, found)), True
     return values, replaced
 
 
@@ -58,10 +57,13 @@ def _values(text: str, keys: Sequence[str]) -> dict[str, Texts]:
 
 def half_pair(text: str) -> str | None:
     """The name of a half of a surrogate pair in a text: JSON can spell one, but it is not a character."""
-    found = None if text.isascii() else _HALF.search(text)
-    return f"U+{ord(found[0]):04X}" if found else None
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"U+{ord(text[error.start]):04X}"
+    return None
 
 
 def characters_only(text: str) -> str:
     """The text with U+FFFD for each half of a surrogate pair."""
-    return text if text.isascii() else _HALF.sub("\ufffd", text)
+    return _HALF.sub("\ufffd", text)
