@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from megalite.config.derive import data_parallel_size
-from megalite.config.schema import Parallel
+from megalite.config.parallel import Parallel
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 """The axes of a job, fastest first: neighbouring ranks differ in tp, so tensor parallelism stays within a node."""

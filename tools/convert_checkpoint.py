@@ -17,8 +17,9 @@ from megalite.checkpoint.hf.families import FAMILIES
 from megalite.checkpoint.hf.importing import import_folder
 from megalite.checkpoint.megatron import find_megatron, import_megatron
 from megalite.checkpoint.release import Imported
+from megalite.config.model import Model
 from megalite.config.options import Option, options
-from megalite.config.schema import Config, Model, Tokenizer
+from megalite.config.schema import Config, Tokenizer
 from megalite.config.show import to_toml, value_of
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}

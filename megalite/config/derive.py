@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from megalite.config.batch_schedule import BatchSchedule, constant, from_steps, ramp_up, rounded_down
+from megalite.config.parallel import Parallel
 from megalite.config.pipeline import Pipeline, pipeline
-from megalite.config.schema import Config, Optimizer, Parallel
+from megalite.config.schema import Config, Optimizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -116,7 +116,8 @@ def _kind(annotation: Any) -> Any:
 def _docstrings() -> dict[tuple[str, str], str]:
     """(class, field) to the text under the field, which Python itself throws away."""
     found = {}
-    for part in ast.parse(inspect.getsource(schema)).body:
+    modules = {inspect.getmodule(part) for part in get_type_hints(schema.Config).values()}
+    for part in (part for module in modules if module for part in ast.parse(inspect.getsource(module)).body):
         if isinstance(part, ast.ClassDef):
             for statement, after in zip(part.body, part.body[1:], strict=False):
                 match statement, after:

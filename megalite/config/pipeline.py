@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from megalite.config.model import Model
+from megalite.config.parallel import Parallel
 from megalite.config.pipeline_layout import layout_stages, quoted
-from megalite.config.schema import Model, Parallel
 
 
 @dataclass(frozen=True, kw_only=True)

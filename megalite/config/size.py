@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from megalite.config.schema import Model
+from megalite.config.model import Model
 
 
 @dataclass(frozen=True, kw_only=True)

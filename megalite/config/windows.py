@@ -1,6 +1,6 @@
 """What not every layer does: from flags that name layers to a value for each."""
 
-from megalite.config.schema import Model
+from megalite.config.model import Model
 from megalite.config.window_pattern import layer_pattern, pattern, window_size
 
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from megalite.arith.parameters import layer_matrices
+from megalite.config.model import Model
+from megalite.config.parallel import Parallel
 from megalite.config.pipeline import Pipeline, counted_as_layers, pipeline, say_layers
 from megalite.config.pipeline_layout import layout_stages, quoted, to_layout
-from megalite.config.schema import Model, Parallel
 from megalite.config.size import model_size
 
 

@@ -8,7 +8,8 @@ import torch
 
 from megalite.checkpoint.format import find, read_index
 from megalite.checkpoint.load import load
-from megalite.config.schema import Config, Parallel
+from megalite.config.parallel import Parallel
+from megalite.config.schema import Config
 from megalite.config.size import model_size
 from megalite.data.tokenizer import rebuild_tokenizer
 from megalite.data.tokenizer_base import Tokenizer

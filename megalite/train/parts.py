@@ -8,7 +8,7 @@ from typing import TypedDict
 import torch
 from torch import Tensor, nn
 
-from megalite.config.schema import Model
+from megalite.config.model import Model
 from megalite.config.size import ModelSize
 from megalite.config.windows import layers_without_rotary, windows
 from megalite.gradient import WeightGrads

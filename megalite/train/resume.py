@@ -8,7 +8,8 @@ from megalite.checkpoint.format import CheckpointMissing, Index, find, read_inde
 from megalite.checkpoint.load import load
 from megalite.checkpoint.on_all_ranks import on_all_ranks
 from megalite.checkpoint.save import save
-from megalite.config.schema import Checkpoint, Config, Model
+from megalite.config.model import Model
+from megalite.config.schema import Checkpoint, Config
 from megalite.config.show import to_toml
 from megalite.config.size import model_size
 from megalite.data.tokenizer_base import Tokenizer

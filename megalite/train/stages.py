@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from megalite.config.derive import padded_vocab_size
-from megalite.config.schema import Model
+from megalite.config.model import Model
 from megalite.config.size import model_size
 from megalite.gradient import WeightGrads, main_dtype
 from megalite.mesh import ParallelMesh

@@ -10,7 +10,9 @@ from _pytest.mark.structures import ParameterSet
 from torch import Tensor
 
 from megalite.config.derive import derive
-from megalite.config.schema import Config, Model, Optimizer, Parallel, Train
+from megalite.config.model import Model
+from megalite.config.parallel import Parallel
+from megalite.config.schema import Config, Optimizer, Train
 from megalite.data.batch import MicroBatch
 from megalite.data.sampler import micro_batch_samples
 from megalite.grid import Grid, grid_of

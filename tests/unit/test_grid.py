@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from megalite.config.schema import Parallel
+from megalite.config.parallel import Parallel
 from megalite.grid import AXES, Grid, grid_of
 
 SIZES = [
