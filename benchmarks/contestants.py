@@ -26,9 +26,11 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from megalite.config.derive import derive
-from megalite.config.schema import Config, Model, Optimizer, Parallel, Train
+from megalite.config.model import Model
+from megalite.config.parallel import Parallel
+from megalite.config.schema import Config, Optimizer, Train
 from megalite.data.batch import MicroBatch
-from megalite.grid import Grid
+from megalite.grid import grid_of
 from megalite.mesh import build_mesh
 from megalite.train.build import Engine, build
 from megalite.train.step import train_step
@@ -36,12 +38,13 @@ from megalite.train.step import train_step
 Step = Callable[[Tensor, Tensor], float]
 LEARNING_RATE, WEIGHT_DECAY, BETAS, EPS, CLIP = 1e-3, 0.1, (0.9, 0.999), 1e-8, 1.0
 TRAIN_ITERS = 100_000  # more than are ever run: the learning rate is constant
+ALONE, TP = Parallel(), Parallel(tensor_model_parallel_size=2)
 
 
-def engine_of(sizes: Sizes, *, rank: int, tp: int = 1, dp: int = 1, sp: bool = False, overlap: bool = False) -> Engine:
-    """megalite's engine without dropout, its biases and norms random so that a wrong conversion cannot hide."""
+def config_of(sizes: Sizes, parallel: Parallel, *, micro_batches: int = 1) -> Config:
+    """megalite's settings, without dropout; a step's batch is so many micro-batches."""
     llama = sizes.llama
-    config = Config(
+    return Config(
         model=Model(
             num_layers=sizes.layers,
             hidden_size=sizes.hidden,
@@ -58,8 +61,8 @@ def engine_of(sizes: Sizes, *, rank: int, tp: int = 1, dp: int = 1, sp: bool = F
             hidden_dropout=0.0,
             attention_dropout=0.0,
         ),
-        parallel=Parallel(tensor_model_parallel_size=tp, sequence_parallel=sp, overlap_grad_reduce=overlap),
-        train=Train(micro_batch_size=sizes.micro_batch, train_iters=TRAIN_ITERS),
+        parallel=parallel,
+        train=Train(micro_batch_size=sizes.micro_batch // micro_batches, train_iters=TRAIN_ITERS),
         optimizer=Optimizer(
             lr=LEARNING_RATE,
             lr_decay_style="constant",
@@ -70,9 +73,14 @@ def engine_of(sizes: Sizes, *, rank: int, tp: int = 1, dp: int = 1, sp: bool = F
             clip_grad=CLIP,
         ),
     )
-    grid = Grid(sizes={"tp": tp, "dp": dp})
-    mesh = build_mesh(grid, rank=rank, device=torch.device("cpu"), timeout=timedelta(minutes=5))
-    engine = build(config, derive(config, tp * dp), vocab_size=sizes.vocab, mesh=mesh, dtype=torch.float32)
+
+
+def engine_of(config: Config, *, vocab: int, rank: int, ranks: int) -> Engine:
+    """megalite's engine, its biases and norms random so that a wrong conversion cannot hide."""
+    mesh = build_mesh(
+        grid_of(config.parallel, ranks), rank=rank, device=torch.device("cpu"), timeout=timedelta(minutes=5)
+    )
+    engine = build(config, derive(config, ranks), vocab_size=vocab, mesh=mesh, dtype=torch.float32)
     for slot in engine.buffer.slots:
         if slot.spec.init.std == 0:
             noise = torch.randn(slot.spec.global_shape, generator=torch.Generator().manual_seed(len(slot.name))) * 0.1
@@ -81,23 +89,30 @@ def engine_of(sizes: Sizes, *, rank: int, tp: int = 1, dp: int = 1, sp: bool = F
     return engine
 
 
-def megalite(sizes: Sizes, *, rank: int, tp: int = 1, dp: int = 1, sp: bool = False, overlap: bool = False) -> Step:
+def megalite(sizes: Sizes, *, rank: int, ranks: int = 1, parallel: Parallel = ALONE, micro_batches: int = 1) -> Step:
     """A training step of megalite, as pretrain_gpt.py makes it."""
-    engine = engine_of(sizes, rank=rank, tp=tp, dp=dp, sp=sp, overlap=overlap)
+    config = config_of(sizes, parallel, micro_batches=micro_batches)
+    return step_of(engine_of(config, vocab=sizes.vocab, rank=rank, ranks=ranks), sizes, micro_batches=micro_batches)
+
+
+def step_of(engine: Engine, sizes: Sizes, *, micro_batches: int = 1) -> Step:
+    """A training step of an engine."""
+    size = sizes.micro_batch // micro_batches
     whole = MicroBatch(
         tokens=torch.empty(0),
         labels=torch.empty(0),
-        loss_mask=torch.ones(sizes.micro_batch, sizes.sequence),
-        position_ids=torch.arange(sizes.sequence).repeat(sizes.micro_batch, 1),
-        sample_ids=torch.arange(sizes.micro_batch),
+        loss_mask=torch.ones(size, sizes.sequence),
+        position_ids=torch.arange(sizes.sequence).repeat(size, 1),
+        sample_ids=torch.arange(size),
     )
     steps = 0
 
     def step(tokens: Tensor, labels: Tensor) -> float:
         nonlocal steps
         steps += 1
-        batch = replace(whole, tokens=tokens, labels=labels)
-        return train_step(engine, [batch], step=steps, consumed_samples=(steps - 1) * sizes.micro_batch * dp).loss
+        parts = zip(tokens.split(size), labels.split(size), strict=True)
+        batches = [replace(whole, tokens=rows, labels=wanted) for rows, wanted in parts]
+        return train_step(engine, batches, step=steps, consumed_samples=(steps - 1) * sizes.micro_batch).loss
 
     return step
 
@@ -158,7 +173,8 @@ def torch_step(
 
 def our_weights(sizes: Sizes, *, rank: int = 0, tp: int = 1) -> dict[str, Tensor]:
     """The weights that every contestant starts from, by megalite's names: of tp ranks, this one's part."""
-    engine = engine_of(sizes, rank=rank, tp=tp)
+    config = config_of(sizes, Parallel(tensor_model_parallel_size=tp))
+    engine = engine_of(config, vocab=sizes.vocab, rank=rank, ranks=tp)
     return {slot.name: slot.spec.view(slot.parameter.data).clone() for slot in engine.buffer.slots}
 
 
@@ -219,11 +235,15 @@ CONTESTANTS: dict[str, Callable[[Sizes, int], Step]] = {
     "megalite": lambda sizes, rank: megalite(sizes, rank=rank),
     "plain torch": lambda sizes, rank: alone(plain_model(sizes)),
     "Hugging Face": lambda sizes, rank: alone(huggingface(sizes, our_weights(sizes))),
-    "megalite DP": lambda sizes, rank: megalite(sizes, rank=rank, dp=2),
-    "megalite DP, overlapped": lambda sizes, rank: megalite(sizes, rank=rank, dp=2, overlap=True),
+    "megalite DP": lambda sizes, rank: megalite(sizes, rank=rank, ranks=2),
+    "megalite DP, overlapped": lambda sizes, rank: megalite(
+        sizes, rank=rank, ranks=2, parallel=Parallel(overlap_grad_reduce=True)
+    ),
     "torch DDP": lambda sizes, rank: ddp(sizes),
-    "megalite TP": lambda sizes, rank: megalite(sizes, rank=rank, tp=2),
-    "megalite TP + SP": lambda sizes, rank: megalite(sizes, rank=rank, tp=2, sp=True),
+    "megalite TP": lambda sizes, rank: megalite(sizes, rank=rank, ranks=2, parallel=TP),
+    "megalite TP + SP": lambda sizes, rank: megalite(
+        sizes, rank=rank, ranks=2, parallel=replace(TP, sequence_parallel=True)
+    ),
     "megatron-core TP": lambda sizes, rank: megatron(sizes, rank=rank, ranks=2),
     "DTensor TP": lambda sizes, rank: dtensor(sizes, ranks=2, sp=False),
     "DTensor TP + SP": lambda sizes, rank: dtensor(sizes, ranks=2, sp=True),

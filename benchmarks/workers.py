@@ -1,6 +1,7 @@
 """Contestants in processes of their own that take turns: all but one wait on a pipe, which costs nothing."""
 
 import ctypes
+import importlib
 import multiprocessing
 import sys
 import tempfile
@@ -35,20 +36,21 @@ def keep_heap() -> None:
                 libc.mallopt(parameter, value)
 
 
-def serve(name: str, sizes: Sizes, rank: int, ranks: int, store: str, kept_heap: bool, pipe: Connection) -> None:
+def serve(
+    module: str, name: str, sizes: Sizes, rank: int, ranks: int, store: str, kept_heap: bool, pipe: Connection
+) -> None:
     """Build one rank of a contestant, then train the steps (threads, numbers of the steps) that the pipe asks for."""
     if kept_heap:
         keep_heap()
     try:
-        from contestants import CONTESTANTS  # here, for the process that only keeps time needs none of it
-
+        builders = importlib.import_module(module).CONTESTANTS  # the process that only keeps time needs none of it
         torch.set_num_threads(1)
         torch.manual_seed(0)
         if ranks > 1:
             dist.init_process_group("gloo", rank=rank, world_size=ranks, store=dist.FileStore(store, ranks))
-        step = CONTESTANTS[name](sizes, rank)
+        step = builders[name](sizes, rank)
         pipe.send("ready")
-        split = "TP" not in name
+        split = "DP" in name
         while (order := pipe.recv()) is not None:
             threads, numbers = order
             torch.set_num_threads(threads)
@@ -75,9 +77,9 @@ def batch(sizes: Sizes, number: int, replica: int) -> tuple[torch.Tensor, torch.
 
 
 class Contestant:
-    """The processes of one contestant."""
+    """The processes of one contestant, which the table CONTESTANTS of a module tells how to build."""
 
-    def __init__(self, name: str, sizes: Sizes, *, ranks: int, kept_heap: bool) -> None:
+    def __init__(self, name: str, sizes: Sizes, *, ranks: int, kept_heap: bool, module: str = "contestants") -> None:
         self.name, self.steps = name, 0
         context = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory()
@@ -85,7 +87,7 @@ class Contestant:
         self._pipes, self._processes = [], []
         for rank in range(ranks):
             ours, theirs = context.Pipe()
-            arguments = (name, sizes, rank, ranks, store, kept_heap, theirs)
+            arguments = (module, name, sizes, rank, ranks, store, kept_heap, theirs)
             process = context.Process(target=serve, args=arguments, daemon=True)
             process.start()
             theirs.close()

@@ -1,4 +1,4 @@
-"""The speed benchmark runs, and its contestants compute the same: it exits with 2 where they do not."""
+"""The speed benchmarks run, and their contestants compute the same: they exit with 2 where they do not."""
 
 import importlib
 import subprocess
@@ -32,3 +32,18 @@ def test_a_rival_that_is_not_installed_is_left_out(
     rivals = ["DTensor TP", *(["megatron-core TP"] if not reason else []), "DTensor TP + SP"]
     assert [theirs for _, theirs, _ in heat.pairs] == rivals
     assert capsys.readouterr().err == (f"megatron-core TP is left out: {reason}\n" if reason else "")
+
+
+def test_pipelines_compute_the_same(tmp_path: Path) -> None:
+    table = tmp_path / "table.md"
+    sizes = "--hidden-size 64 --num-attention-heads 2 --seq-length 16 --micro-batch-size 1 --vocab-size 256"
+    run = subprocess.run(
+        [sys.executable, "benchmarks/pipeline.py", *sizes.split(), "--rounds", "1", "--steps", "1"]
+        + ["--schedule", "zb-v", "--bubble-steps", "1", "--markdown", str(table)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode in (0, 1), run.stdout + run.stderr
+    assert len(table.read_text().splitlines()) == (2 + 2) + 1 + (2 + 1), run.stdout
