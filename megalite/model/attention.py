@@ -83,15 +83,23 @@ class SoftmaxCore(DropoutCore):
         self.shard_specs = {"sink": ShardSpec(global_shape=(heads,), init=init, split_dim=0, split=split)}
 
 
-def turned(x: Tensor, context: Context, *, neighbours: bool) -> Tensor:
-    """Queries or keys [s, b, ng, q, hn] with rotary positions; `neighbours` says which channels turn together."""
+Heads = tuple[Tensor, Tensor, Tensor]
+"""Queries [s, b, ng, q, hn], keys and values [s, b, ng, 1, hn]."""
+
+
+def turned(q: Tensor, k: Tensor, v: Tensor, context: Context, *, neighbours: bool) -> Heads:
+    """Queries and keys with rotary positions; `neighbours` says which channels turn together.
+
+    Values move out of the memory that they share with what the queries and keys were, which backward does not need.
+    """
     assert context.angles is not None
-    return rotate(x, *context.angles, neighbours=neighbours)
+    q, k = (rotate(x, *context.angles, neighbours=neighbours) for x in (q, k))
+    return q, k, v.movedim(0, -2).contiguous().movedim(-2, 0)
 
 
-def unturned(x: Tensor, context: Context) -> Tensor:
-    """Queries or keys that tell nothing of their places."""
-    return x
+def unturned(q: Tensor, k: Tensor, v: Tensor, context: Context) -> Heads:
+    """Queries and keys that tell nothing of their places."""
+    return q, k, v
 
 
 class Attention(nn.Module):
@@ -111,7 +119,7 @@ class Attention(nn.Module):
         head_dim: int,
         q_norm: nn.Module,
         k_norm: nn.Module,
-        position: Callable[[Tensor, Context], Tensor],
+        position: Callable[[Tensor, Tensor, Tensor, Context], Heads],
     ) -> None:
         super().__init__()
         self.layer, self.position = layer, position
@@ -121,9 +129,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         qkv = self.qkv(x).unflatten(-1, (-1, self.queries_per_group + 2, self.head_dim))  # [s, b, ng, q + 2, hn]
         q, k, v = qkv.split([self.queries_per_group, 1, 1], dim=3)
-        q, k = self.q_norm(q), self.k_norm(k)
-        q, k = (self.position(t, context) for t in (q, k))
+        q, k, v = self.position(self.q_norm(q), self.k_norm(k), v, context)
         q, k, v = (t.flatten(2, 3).permute(1, 2, 0, 3) for t in (q, k, v))  # [b, np | ng, s, hn]
         k, v = context.cache.extend(self.layer, k, v)
         mixed = self.core(q, k, v, context)  # [b, np, s, hn]
-        return self.out(mixed.permute(2, 0, 1, 3).flatten(2).contiguous())
+        return self.out(mixed.permute(2, 0, 1, 3).flatten(2))

@@ -5,6 +5,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +44,24 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> T
     )
 
 
+class _Softmax(torch.autograd.Function):
+    """forward    p = softmax(scores) over the last dimension, computed as wide as the scores, rounded to `dtype`
+    backward   dscores = p (dp - sum of p dp), from the rounded p, which the product with v keeps anyway
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, dtype: torch.dtype) -> Tensor:
+        probs = torch.softmax(scores, dim=-1).to(dtype)
+        ctx.save_for_backward(probs)
+        ctx.wide = scores.dtype
+        return probs
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        [probs] = ctx.saved_tensors
+        return torch._softmax_backward_data(grads[0].to(ctx.wide), probs.to(ctx.wide), -1, ctx.wide), None
+
+
 def softmax_attention(
     q: Tensor,
     k: Tensor,
@@ -61,13 +80,15 @@ def softmax_attention(
     if hidden is None:
         past = k.shape[2] - q.shape[2]
         hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1 + past)
-    copies = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(copies, dim=1), v.repeat_interleave(copies, dim=1)
-    scores = (q @ k.transpose(-2, -1)) / (math.sqrt(q.shape[-1]) * coefficient)
+    # The queries of a group in one matrix: k and v are then read where they are, not copied for each query.
+    grouped = q.reshape(*k.shape[:2], -1, q.shape[-1])
+    scores = (grouped @ k.transpose(-2, -1)) / (math.sqrt(q.shape[-1]) * coefficient)
+    scores = scores.view(*q.shape[:3], k.shape[2])
     wide = scores.to(torch.promote_types(q.dtype, torch.float32)) * coefficient
-    wide = wide.masked_fill(hidden, float("-inf"))
+    # Behind autograd's back, which would keep the mask: where a probability is 0, its score has gradient 0.
+    wide.detach().masked_fill_(hidden, float("-inf"))
     if sink is not None:
         nothing = sink.to(wide.dtype).view(1, -1, 1, 1).expand(*wide.shape[:3], 1)
         wide = torch.cat([wide, nothing], dim=-1)
-    probs = torch.softmax(wide, dim=-1)[..., : k.shape[2]]
-    return dropout(probs.to(q.dtype)) @ v
+    probs = dropout(_Softmax.apply(wide, q.dtype)[..., : k.shape[2]])
+    return (probs.reshape(*grouped.shape[:3], -1) @ v).view(q.shape)

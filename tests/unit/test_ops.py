@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from megalite.config.schema import Model
+from megalite.config.model import Model
 from megalite.config.windows import layers_without_rotary, windows
 from megalite.model.attention import DropoutCore, FusedCore, SoftmaxCore
 from megalite.model.context import Context
@@ -35,8 +35,11 @@ def random(*shape: int) -> Tensor:
     ],
 )
 def test_activations(activation, formula) -> None:
-    x = random(5, 8)
-    assert torch.allclose(activation(x), formula(x), atol=1e-12)
+    x, dy = random(5, 8).requires_grad_(), random(5, 8)
+    found, expected = activation(x), formula(x)
+    assert torch.allclose(found, expected, atol=1e-12)
+    dx = (torch.autograd.grad(y, x, dy[:, : y.shape[1]])[0] for y in (found, expected))
+    assert torch.allclose(*dx, atol=1e-12)
 
 
 def test_halves_turn_as_in_transformers() -> None:
