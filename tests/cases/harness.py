@@ -35,7 +35,7 @@ class Layout:
     axes: dict[str, int] = field(default_factory=dict)
     flags: str = ""
     wide: bool = False
-    """So many ranks that only cases which name the layout, and the soak, run in it."""
+    """Only cases which name the layout, and the soak, run in it."""
 
     @property
     def grid(self) -> Grid:
@@ -47,6 +47,7 @@ LAYOUTS: dict[str, Layout] = {
     "dp2": Layout(axes={"dp": 2}),
     "tp2": Layout(axes={"tp": 2}, flags="--tensor-model-parallel-size 2"),
     "tp2-sp": Layout(axes={"tp": 2}, flags="--tensor-model-parallel-size 2 --sequence-parallel"),
+    "dp2-sharded": Layout(axes={"dp": 2}, flags="--use-distributed-optimizer --overlap-param-gather", wide=True),
     "pp2": Layout(axes={"pp": 2}, flags="--pipeline-model-parallel-size 2"),
     "tp4": Layout(axes={"tp": 4}, flags="--tensor-model-parallel-size 4", wide=True),
     "pp4": Layout(axes={"pp": 4}, flags="--pipeline-model-parallel-size 4", wide=True),

@@ -15,6 +15,10 @@ WORD = "embedding.word.weight"
 BESIDE = {
     "pp2-dp2": "",
     "pp2-dp2, overlapped": "--overlap-grad-reduce --ddp-bucket-size 2000",
+    "pp2-dp2, sharded": "--use-distributed-optimizer",
+    "pp2-dp2, sharded and overlapped": (
+        "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 2000"
+    ),
     "tp2-pp2": "",
     "pp2": "--pipeline-schedule zb-v",
 }

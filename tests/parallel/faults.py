@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -13,8 +13,12 @@ from torch import Tensor
 from megalite.comm.collectives import Pending, all_reduce
 from megalite.config.schema import Config
 from megalite.data_parallel.buffer import GradBuffer
+from megalite.data_parallel.finalize import reduce_owed
+from megalite.gradient import WeightGrads
 from megalite.mesh import ParallelMesh
 from megalite.model import dropout, gpt
+from megalite.pipeline_parallel.mail import Mail
+from megalite.schedule.action import Action
 from megalite.shard import Shard
 from megalite.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
 from megalite.tensor_parallel.layout import SequenceParallel, TensorParallel
@@ -54,6 +58,20 @@ def _sent_too_early() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _mixed_up() -> Iterator[None]:
+    sound, sent = Mail.post, list[Tensor]()
+
+    def post(self: Mail, x: Tensor, action: Action, *, backward: bool) -> None:
+        if backward:
+            sent.append(x)
+            x = sent[0]
+        sound(self, x, action, backward=backward)
+
+    with patch.object(Mail, "post", post):
+        yield
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fault:
     layout: str
@@ -82,6 +100,16 @@ FAULTS = {
         layout="dp2-sharded",
         patch=lambda: patch("megalite.train.build.start_reduce_scatter", lambda x, group, out: Pending(out)),
     ),
+    "tied embeddings not summed over the ends of the pipeline": Fault(
+        layout="pp2",
+        patch=lambda: patch.object(
+            step, "reduce_owed", lambda buffer, mesh: reduce_owed(buffer, replace(mesh, ends=mesh.tp))
+        ),
+    ),
+    "weight gradients of a split backward left out": Fault(
+        layout="tp2-sp-pp2", patch=lambda: patch.object(WeightGrads, "compute_kept", lambda self: self._kept.popleft())
+    ),
+    "the gradient of another micro-batch sent back": Fault(layout="pp2", patch=_mixed_up),
     "a bucket sent before its last write": Fault(layout="dp2-overlap", patch=_sent_too_early),
     "dropout by local instead of global position": Fault(
         layout="tp2-sp", patch=lambda: patch.object(dropout, "hidden_dropout", _mask_of_this_rank), dropout=0.1
