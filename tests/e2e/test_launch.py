@@ -84,28 +84,32 @@ def test_wrong_settings_are_told_once_by_many_ranks(tmp_path: Path) -> None:
     assert before_torchrun_speaks.count("is unknown. Did you mean --hidden-size?") == 1
 
 
+LAYOUTS = {"dp2": "", "tp2": "--tensor-model-parallel-size 2", "pp2": "--pipeline-model-parallel-size 2"}
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [('ValueError("--made-up 3 is wrong")', "rank 1: --made-up 3 is wrong"), ("RuntimeError('broken')", "broken")],
 )
-@pytest.mark.parametrize("layout", [[], ["--tensor-model-parallel-size", "2"]], ids=["dp2", "tp2"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_one_ranks_failure_ends_the_job_with_its_cause_last(
-    tmp_path: Path, layout: list[str], error: str, said: str
+    tmp_path: Path, layout: str, error: str, said: str
 ) -> None:
     script = tmp_path / "failing.py"
     script.write_text(FAILING.format(root=str(ROOT), error=error))
-    result, seconds = run([*TORCHRUN, "2", str(script), *TINY, *layout])
+    result, seconds = run([*TORCHRUN, "2", str(script), *TINY, *LAYOUTS[layout].split()])
     assert result.returncode != 0
     assert seconds < 40
     root_cause = result.stderr.rpartition("Root Cause")[2]
     assert said in root_cause, result.stderr[-3000:]
     assert "rank      : 1" in root_cause
-    assert "a collective of group" not in result.stderr, "the victim spoke too"
+    assert "a communication of group" not in result.stderr, "the victim spoke too"
 
 
-def test_a_killed_rank_ends_the_job() -> None:
+@pytest.mark.parametrize("layout", ["tp2", "pp2"])
+def test_a_killed_rank_ends_the_job(layout: str) -> None:
     job = subprocess.Popen(
-        [*TORCHRUN, "2", "pretrain_gpt.py", *TINY, "--tensor-model-parallel-size", "2"],
+        [*TORCHRUN, "2", "pretrain_gpt.py", *TINY, *LAYOUTS[layout].split()],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
