@@ -1,5 +1,7 @@
 """Micro-batches as tensors: every rank reads just the samples it needs, and nothing is broadcast."""
 
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,6 +49,37 @@ class DocumentEnds:
     """Positions start again after it."""
     reset_attention: bool = False
     """Tokens after it do not see those before."""
+    pad: int | None = None
+    """An id that fills samples up, and does not count for the loss."""
+
+
+class ReadAhead:
+    """The samples of a data set, those that are expected next already read, or being read, by threads.
+
+    Which samples come is for the caller to ask, so that nothing depends on how many threads there are, or on which of
+    them is first; a sample is a function of its number, and no thread draws from a shared random generator.
+    """
+
+    def __init__(self, dataset: Dataset, threads: int) -> None:
+        self.dataset = dataset
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="read-ahead")
+        self._read: dict[int, Future[np.ndarray]] = {}
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """A sample; an error of the thread that read it is raised here."""
+        return self._read.pop(index).result() if index in self._read else self.dataset[index]
+
+    def expect(self, indices: Iterable[int]) -> None:
+        """Begin to read these samples, and forget those that were expected before and did not come."""
+        before, self._read = self._read, {}
+        for index in indices:
+            known = index in before
+            self._read[index] = before.pop(index) if known else self._threads.submit(self.dataset.__getitem__, index)
+        for read in before.values():
+            read.cancel()
 
 
 def micro_batches(
@@ -78,7 +111,12 @@ def micro_batches(
         dp_rank=dp_rank,
         dp_size=dp_size,
     )
-    return [_micro_batch(dataset, indices, consumed_samples, device, ends) for indices in samples]
+    batches = [_micro_batch(dataset, indices, consumed_samples, device, ends) for indices in samples]
+    if isinstance(dataset, ReadAhead):
+        step = end - consumed_samples
+        # Where the batch grows, the rest is read when it is asked for.
+        dataset.expect(index + step for indices in samples for index in indices if index + step < len(dataset))
+    return batches
 
 
 def _micro_batch(
@@ -91,6 +129,8 @@ def _micro_batch(
     segments = None
     if ends is not None:
         ended = tokens == ends.eod
+        if ends.pad is not None:
+            loss_mask.masked_fill_(labels == ends.pad, 0.0)
         if ends.mask_loss:
             loss_mask.masked_fill_(ended, 0.0)
         if ends.reset_attention:

@@ -1,6 +1,7 @@
 """--dataloader-type cyclic: a data set without an end, in a new order each time round."""
 
 import sys
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -18,14 +19,15 @@ class Cyclic:
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
-        self._epoch, self._order = -1, np.empty(0, np.int64)
 
     def __len__(self) -> int:
         return sys.maxsize
 
     def __getitem__(self, index: int) -> np.ndarray:
         epoch, place = divmod(index, len(self.dataset))
-        if epoch != self._epoch:
-            seeded = torch.Generator().manual_seed(epoch)
-            self._epoch, self._order = epoch, torch.randperm(len(self.dataset), generator=seeded).numpy()
-        return self.dataset[int(self._order[place])]
+        return self.dataset[int(_order(epoch, len(self.dataset))[place])]
+
+
+@lru_cache(maxsize=2)  # Two, since threads may read ahead into the next.
+def _order(epoch: int, samples: int) -> np.ndarray:
+    return torch.randperm(samples, generator=torch.Generator().manual_seed(epoch)).numpy()

@@ -1,10 +1,13 @@
 """Micro-batches: shapes, labels one further, and places in the global batch that no layout changes."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 import torch
 
-from megalite.data.batch import DocumentEnds, micro_batches
+from megalite.data.batch import DocumentEnds, ReadAhead, micro_batches
 
 SEQ = 5
 
@@ -122,3 +125,69 @@ def test_batches_share_no_tensor():
     assert fresh.loss_mask[0].tolist() == [0, 1, 1, 0, 1, 0, 1]
     assert fresh.position_ids[1].tolist() == [0, 0, 1, 2, 0, 1, 0]
     assert fresh.tokens[0].tolist() == list(Documents.text[:-1])
+
+
+def test_what_fills_a_sample_up_does_not_count():
+    labels = torch.tensor(Documents.text[1:])
+    batch = document_batch(pad=4)
+    assert batch.loss_mask[0].tolist() == (labels != 4).to(torch.float32).tolist() and not batch.loss_mask.all()
+
+
+class Slow(Counting):
+    """Takes its time, and remembers who read what; a sample cannot be read."""
+
+    def __init__(self) -> None:
+        self.readers: dict[int, str] = {}
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        self.readers[index] = threading.current_thread().name
+        time.sleep(0.002 * (index % 3))
+        if index == 29:
+            raise ValueError("29 is damaged")
+        return super().__getitem__(index)
+
+
+STEPS = [(0, 2), (4, 2), (8, 3), (14, 1), (16, 2), (0, 2), (20, 2), (24, 2), (36, 2)]
+"""Where steps begin and their micro-batches: batches that grow and shrink, and a resumption elsewhere."""
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_reading_ahead_changes_no_batch(threads):
+    before = torch.random.get_rng_state()
+    slow = Slow()
+    ahead = ReadAhead(slow, threads)
+    for consumed, number in STEPS:
+        for dataset, found in ((slow, []), (ahead, [])):
+            found += micro_batches(
+                dataset,
+                consumed,
+                micro_batch_size=2,
+                num_micro_batches=number,
+                dp_rank=0,
+                dp_size=1,
+                device=torch.device("cpu"),
+            )
+            tokens = torch.cat([batch.tokens for batch in found])
+            assert tokens[:, 0].tolist() == [10 * index for index in range(consumed, consumed + 2 * number)]
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_the_next_samples_are_read_by_others():
+    slow = Slow()
+    ahead = ReadAhead(slow, 2)
+    for consumed in range(0, 40, 4):
+        try:
+            micro_batches(
+                ahead,
+                consumed,
+                micro_batch_size=1,
+                num_micro_batches=2,
+                dp_rank=1,
+                dp_size=2,
+                device=torch.device("cpu"),
+            )
+        except ValueError as error:
+            assert str(error) == "29 is damaged" and consumed == 28
+    mine = threading.current_thread().name
+    assert [index for index, reader in slow.readers.items() if reader == mine] == [1, 3, 33, 35]
+    assert sorted(slow.readers) == list(range(1, 40, 2))
