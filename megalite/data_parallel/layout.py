@@ -75,17 +75,11 @@ class Piece:
     range: slice
     local: slice
 
-    def shard(self, name: str, owned: Tensor) -> Shard:
-        """The box in a vector of all that is owned."""
-        return self._shard(name, owned[self.local])
-
     def shard_of_buffer(self, name: str, flat: Tensor) -> Shard:
         """The box in a vector laid out like the buffer."""
-        return self._shard(name, flat[self.range])
-
-    def _shard(self, name: str, part: Tensor) -> Shard:
         shape = [stop - start for start, stop in self.box]
-        return Shard(name=name, global_shape=self.slot.spec.global_shape, box=self.box, tensor=part.view(shape))
+        part = flat[self.range].view(shape)
+        return Shard(name=name, global_shape=self.slot.spec.global_shape, box=self.box, tensor=part)
 
 
 def plan(

@@ -1,6 +1,6 @@
 """The optimizer over what a rank owns of a contiguous buffer."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -8,55 +8,64 @@ from torch import Tensor
 from megalite.data_parallel.buffer import GradBuffer
 from megalite.data_parallel.layout import Segment
 from megalite.optimizer.rules import Rule, StepSize
+from megalite.optimizer.states import Resident
 from megalite.shard import Shard
 
 MAIN = "optimizer.main."
 """How a checkpoint calls main params that are a copy."""
 
+Homes = Callable[[GradBuffer, Sequence[str]], list[Resident]]
+"""Decides where the states of these names live, of all that a rank owns of the buffer."""
+
+
+def on_device(buffer: GradBuffer, names: Sequence[str]) -> list[Resident]:
+    """All on the device."""
+    return [Resident(buffer, buffer.owned, names)]
+
 
 class Optimizer:
-    """Updates the main params of what this rank owns by a rule, and gives all ranks the params.
+    """Updates the main params of what this rank owns by a rule, and gives all ranks the params."""
 
-    Main params are the params themselves where these are fp32 or wider, and an fp32 copy where they are narrower.
-    States, and that copy, are vectors of all that is owned.
-    """
-
-    def __init__(self, buffer: GradBuffer, rule: Rule) -> None:
+    def __init__(self, buffer: GradBuffer, rule: Rule, homes: Homes = on_device) -> None:
         self.buffer, self.rule = buffer, rule
         self.steps = 0
         """Updates made: a skipped step did not happen."""
-        size = buffer.owned[-1].local.stop if buffer.owned else 0
-        self.has_copy = buffer.params.dtype != buffer.grads.dtype
-        self.copy = buffer.grads.new_empty(size if self.has_copy else 0)
-        self.states = {name: buffer.grads.new_zeros(size) for name in rule.states}
+        self.homes = homes(buffer, rule.states)
+        self.has_copy = self.homes[0].is_narrow
+        """Whether main params are more exact than the params."""
         self.reload_main()
 
-    def main(self, segment: Segment) -> Tensor:
-        """The main params of one segment."""
-        return self.copy[segment.local] if self.has_copy else self.buffer.params[segment.range]
+    def mains(self) -> Iterator[tuple[Segment, Tensor]]:
+        """The main params, segment by segment."""
+        for home in self.homes:
+            yield from home.mains()
 
     @torch.no_grad()
     def step(self, *, lr: float, weight_decay: float) -> None:
         """One update by the main grads as they are."""
         self.steps += 1
         self.buffer.wait_params()
-        for segment in self.buffer.owned:
-            states = [state[segment.local] for state in self.states.values()]
-            size = StepSize(lr=lr, weight_decay=weight_decay if segment.kind.decayed else 0.0, number=self.steps)
-            self.rule.update(self.main(segment), self.buffer.grads[segment.range], states, size)
-            if self.has_copy:
-                self.buffer.params[segment.range].copy_(self.copy[segment.local])
+
+        def apply(segment: Segment, main: Tensor, grad: Tensor, states: list[Tensor]) -> None:
+            decay = weight_decay if segment.kind.decayed else 0.0
+            self.rule.update(main, grad, states, StepSize(lr=lr, weight_decay=decay, number=self.steps))
+
+        for home in self.homes:
+            home.update(apply)
         self.buffer.gather_params()
 
     def reload_main(self) -> None:
         """Take the main params from the params: after weights were loaded without the optimizer's own."""
-        if self.has_copy:
-            for segment in self.buffer.owned:
-                self.copy[segment.local].copy_(self.buffer.params[segment.range])
+        for home in self.homes:
+            home.reload_main()
+
+    def resume(self, steps: int) -> None:
+        """Go on after so many updates, once the weights and `shards` are loaded."""
+        self.steps = steps
+        if not self.has_copy:
+            self.reload_main()
 
     def shards(self) -> Iterator[Shard]:
         """What a checkpoint holds: each state, and the main params where they are more exact than the params."""
-        vectors = {**self.states, **({"main": self.copy} if self.has_copy else {})}
-        for kind, vector in vectors.items():
-            for piece in self.buffer.pieces:
-                yield piece.shard(f"optimizer.{kind}.{piece.slot.name}", vector)
+        for home in self.homes:
+            yield from home.shards()

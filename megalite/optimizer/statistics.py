@@ -14,7 +14,7 @@ from megalite.optimizer.optimizer import Optimizer
 def params_norm(optimizer: Optimizer, mesh: ParallelMesh) -> float:
     """The L2 norm of the main params."""
     buffer = optimizer.buffer
-    main = (optimizer.main(segment) for segment in buffer.owned if segment.kind.counts(mesh))
+    main = (main for segment, main in optimizer.mains() if segment.kind.counts(mesh))
     return norm(main, holders(buffer, mesh), mesh.device)
 
 

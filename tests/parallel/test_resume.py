@@ -12,6 +12,7 @@ from megalite.checkpoint.load import read_tensor
 from megalite.config.schema import Checkpoint, Config
 from megalite.data.tokenizer import NullTokenizer
 from megalite.mesh import ParallelMesh
+from megalite.optimizer.optimizer import MAIN
 from megalite.train.resume import Progress, load_checkpoint, save_checkpoint
 from megalite.train.step import train_step
 from tests.parallel import harness
@@ -129,14 +130,13 @@ def test_another_precision_takes_the_most_exact_weights(
     engine = harness.make(mesh, settings("gpt2", "one"), here)
     load_checkpoint(engine, settings("gpt2", "one", load=tmp_path), VOCAB)
     saved = {
-        name.removeprefix("optimizer.main."): read_tensor(find(tmp_path), name)
+        name.removeprefix(MAIN): read_tensor(find(tmp_path), name)
         for name in sorted(read_index(find(tmp_path)).tensors)  # main params after the params that they replace
         if not name.startswith("optimizer.exp_avg")
     }
-    exact = engine.optimizer.copy if engine.optimizer.has_copy else engine.buffer.params
-    for piece in engine.buffer.pieces:
-        shard = (piece.shard if engine.optimizer.has_copy else piece.shard_of_buffer)(piece.slot.name, exact)
-        assert torch.equal(shard.tensor, saved[shard.name])
+    exact = [shard for shard in engine.optimizer.shards() if shard.name.startswith(MAIN)] or engine.buffer.shards()
+    for shard in exact:
+        assert torch.equal(shard.tensor, saved[shard.name.removeprefix(MAIN)])
 
 
 def test_another_global_batch_is_refused_where_iterations_count(pool: Pool, tmp_path: Path) -> None:
