@@ -88,7 +88,8 @@ def import_megatron(
     if not model["untie_embeddings_and_output_weights"]:  # the last of several stages holds a copy
         copies |= {f"{t}/{HEAD}": f"{t}/{WORD}" for t in range(tp)}
     check_tensors(source, held, rows, copies=copies, ignored=("._extra_state",))
-    origin = {"iteration": first.iteration, "consumed_train_samples": first.args.get("consumed_train_samples")}
+    samples = first.args.get("consumed_train_samples")
+    origin = {"iteration": first.iteration, "consumed_train_samples": samples if type(samples) is int else None}
     return write_release(
         root,
         held,

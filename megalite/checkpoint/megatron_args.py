@@ -36,6 +36,10 @@ _ALIKE: Mapping[str, Any] = {
 }
 """Arguments of one name and meaning on both sides, and what holds where an older version did not have them."""
 
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "normalization": ("LayerNorm", "RMSNorm"),
+    "softmax_type": ("vanilla", "off-by-one", "learnable"),
+}
 _REFUSED: Mapping[str, str] = {
     "num_experts": "megalite has no experts yet",
     "multi_latent_attention": "megalite has no latent attention",
@@ -83,6 +87,11 @@ def _problems(args: Mapping[str, Any]) -> Iterator[str]:
     for name in needed:
         if type(args.get(name)) is not int or args[name] < 1:
             yield f"{name} must be a whole number above 0, and is {args.get(name)!r}"
+    if args.get("vocab_size") is not None and type(args["vocab_size"]) is not int:
+        yield f"vocab_size is {args['vocab_size']!r}"
+    for name, values in _CHOICES.items():
+        if args.get(name, values[0]) not in values:
+            yield f"{name} is {args[name]!r}: megalite has {', '.join(values)}"
     for name, default in _ALIKE.items():
         value = args.get(name, default)
         if value is not None and not isinstance(value, bool | int | float | str):
