@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
 from itertools import product
+from weakref import ReferenceType, ref
 
 import pytest
 import torch
+from torch import Tensor
 
-from megalite.comm.collectives import PeerLost
+from megalite.comm.collectives import PeerLost, Pending
 from megalite.config.schema import Config
 from megalite.mesh import ParallelMesh, build_mesh, stop
+from megalite.pipeline_parallel.mail import MOST_LEAVING
 from megalite.schedule.action import Action, Op, Program, text
 from megalite.schedule.check import peak_in_flight
 from megalite.train.step import evaluate, forward_backward
@@ -145,13 +148,15 @@ class Seen:
     nbytes: dict[str, int]
     most_live: int
     most_deferred: int
+    most_leaving: int
     proven: tuple[int, int]
 
 
 def look_on(mesh: ParallelMesh, settings: Config) -> Seen:
     """Train one step, with an eye on each action."""
     done: list[Action] = []
-    live, deferred = [0], [0]
+    live, deferred, leaving = [0], [0], [0]
+    sent_tensors: list[ReferenceType[Tensor]] = []
 
     @contextmanager
     def watch(action: Action) -> Iterator[None]:
@@ -159,8 +164,16 @@ def look_on(mesh: ParallelMesh, settings: Config) -> Seen:
         yield
         live.append(live[-1] + {Op.F: 1, Op.B: -1, Op.I: -1}.get(action.op, 0))
         deferred.append(deferred[-1] + {Op.I: 1, Op.W: -1}.get(action.op, 0))
+        leaving.append(sum(tensor() is not None for tensor in sent_tensors))
 
     engine = replace(harness.make(mesh, settings, torch.float32), watch=watch)
+    send = engine.mail.link.send
+
+    def noted(x: Tensor, **where: int) -> Pending:
+        sent_tensors.append(ref(x))
+        return send(x, **where)
+
+    engine.mail.link.send = noted  # type: ignore[method-assign]
     batch = harness.batch(mesh, settings, 0)
     forward_backward(engine, batch, step=1)
     program = engine.program(len(batch))
@@ -172,6 +185,7 @@ def look_on(mesh: ParallelMesh, settings: Config) -> Seen:
         nbytes={verb: mesh.pp.traffic.bytes[verb] for verb in sent},
         most_live=max(live),
         most_deferred=max(deferred),
+        most_leaving=max(leaving),
         proven=peak_in_flight(program),
     )
 
@@ -194,6 +208,7 @@ def test_what_is_sent_and_held(pool: Pool, schedule: str, beside: Layout) -> Non
         assert seen.nbytes == {"send": messages * share, "recv": messages * share}
         assert seen.executed == seen.program
         assert (seen.most_live, seen.most_deferred) == seen.proven
+        assert seen.most_leaving <= MOST_LEAVING < m
         if schedule == "1f1b":
             assert seen.most_live == min(m, pp - stage)
 
