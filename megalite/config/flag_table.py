@@ -35,8 +35,8 @@ NO_EFFECT: tuple[tuple[str, str], ...] = (
         "--nccl-communicator-config-path",
     ),
     (
-        "files are mapped into memory, and read without workers",
-        "--num-workers --num-dataset-builder-threads --no-mmap-bin-files",
+        "files are mapped into memory",
+        "--num-dataset-builder-threads --no-mmap-bin-files",
     ),
     ("memory is left to torch", "--empty-unused-memory-level"),
     (
@@ -125,7 +125,8 @@ _COURSE = (
 
 _DATA = (
     ("is not supported. Use --reset-attention-mask.", "--dataloader-inter-document-masking"),
-    ("is not supported yet: samples are whole sequences.", "--fim-* --sft"),
+    ("is not supported: the tokenizer's end of document ends documents. Leave it out.", "--fim-eod-token"),
+    ("is not supported yet: samples are whole sequences.", "--sft"),
     (
         "is not supported: the vocabulary's size is the tokenizer's. Use --make-vocab-size-divisible-by.",
         "--padded-vocab-size --vocab-extra-ids=0",

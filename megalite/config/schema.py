@@ -149,6 +149,30 @@ class Data:
     """Let tokens attend to their own document only."""
     data_cache_path: str | None = None
     """Directory for index files. Unset: beside the data."""
+    max_epochs: float | None = option(above=0)
+    """Refuse to go through any corpus more often than this in training."""
+    num_workers: int = option(2, at_least=0)
+    """Threads of each rank that read the samples of the next iteration meanwhile."""
+    fim_data: bool = False
+    """Fill in the middle: cut documents in three, and train on prefix, suffix, middle. Samples keep their length."""
+    fim_rate: float = option(0.5, at_least=0, at_most=1)
+    """The share of documents that --fim-data cuts."""
+    fim_spm_rate: float = option(0.5, at_least=0, at_most=1)
+    """The share of cut documents that come as suffix, prefix, middle."""
+    fim_split_sample: str | None = None
+    """A token that cuts documents into fragments, such as files, of which each is cut by itself."""
+    fim_fragment_rate: float | None = option(at_least=0, at_most=1)
+    """The share of fragments that are cut, in the --fim-rate of documents that have any."""
+    fim_no_prefix: str | None = None
+    """Documents and fragments that begin with this are not cut."""
+    fim_prefix_token: str = "<fim_prefix>"
+    """The token before a prefix."""
+    fim_middle_token: str = "<fim_middle>"
+    """The token before a middle."""
+    fim_suffix_token: str = "<fim_suffix>"
+    """The token before a suffix."""
+    fim_pad_token: str = "<fim_pad>"
+    """The token that fills up a sample which became shorter; it does not count for the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Training, validation and test data: the parts of one blend, cut by --split, or a blend for each of them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import repeat
 from pathlib import Path
 
@@ -42,6 +42,15 @@ class Datasets:
     def valid(self) -> Dataset | None:
         """The first of the validation sets."""
         return next(iter(self.validation.values()), None)
+
+    def changed(self, change: Callable[[Dataset], Dataset]) -> "Datasets":
+        """The same with each data set changed."""
+        return replace(
+            self,
+            train=None if self.train is None else change(self.train),
+            validation={name: change(dataset) for name, dataset in self.validation.items()},
+            test=None if self.test is None else change(self.test),
+        )
 
     def held_out(self, split: str) -> Mapping[str, Dataset]:
         """What there is to evaluate on under `validation` or `test`, by the names that are reported."""

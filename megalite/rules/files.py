@@ -46,6 +46,8 @@ def _data_files(job: Job) -> Iterator[str]:
             yield str(error)
             continue
         for prefix in prefixes:
+            if "://" in prefix:  # What is behind a URL is looked at when it is read.
+                continue
             missing = [prefix + ending for ending in (".bin", ".idx") if not job.exists(prefix + ending)]
             if missing:
                 hint = " Leave the ending out." if prefix.endswith((".bin", ".idx")) else ""
@@ -56,6 +58,14 @@ def _validation_sets(job: Job) -> Iterator[str]:
     data = job.config.data
     if data.multiple_validation_sets and data.mock_data:
         yield "--multiple-validation-sets does not go with --mock-data, which is one corpus. Leave it out."
+
+
+def _fill_in_the_middle(job: Job) -> Iterator[str]:
+    data = job.config.data
+    if data.fim_split_sample is not None and data.fim_fragment_rate is None:
+        yield f"--fim-split-sample {data.fim_split_sample} needs --fim-fragment-rate. Try --fim-fragment-rate 0.5."
+    if data.fim_split_sample is None and data.fim_fragment_rate is not None:
+        yield f"--fim-fragment-rate {data.fim_fragment_rate} needs --fim-split-sample, which cuts into fragments."
 
 
 def _tokenizer(job: Job) -> Iterator[str]:
@@ -96,6 +106,7 @@ FILES_RULES: Rules = (
     ("--split", _split),
     (_DATA, _data_files),
     ("--multiple-validation-sets --mock-data", _validation_sets),
+    ("--fim-split-sample --fim-fragment-rate", _fill_in_the_middle),
     (_TOKENIZER, _tokenizer),
     ("--save --save-interval --load --ckpt-step --exit-on-missing-checkpoint", _checkpoint),
 )

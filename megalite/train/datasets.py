@@ -5,13 +5,15 @@ from pathlib import Path
 
 from megalite.config.data_files import data_files
 from megalite.config.derive import Derived
-from megalite.config.schema import Config
+from megalite.config.schema import Config, Data
 from megalite.config.split import DEFAULT_SPLIT
-from megalite.data.batch import DocumentEnds
+from megalite.data.batch import DocumentEnds, ReadAhead
 from megalite.data.blend import Request
 from megalite.data.cyclic import Cyclic
+from megalite.data.fill_in_the_middle import FillInTheMiddle, Middle, special_id
 from megalite.data.splits import Datasets, build_datasets, build_datasets_of_parts, build_mock_datasets
 from megalite.data.tokenizer_base import Tokenizer
+from megalite.data.usage import check_epochs
 
 
 def datasets(config: Config, derived: Derived, tokenizer: Tokenizer, *, keep: bool = True) -> Datasets:
@@ -25,16 +27,46 @@ def datasets(config: Config, derived: Derived, tokenizer: Tokenizer, *, keep: bo
         rounds = derived.train_samples / len(found.train)
         usage = (replace(u, samples=round(rounds * u.samples)) if u.part == "train" else u for u in found.usage)
         found = replace(found, train=Cyclic(found.train), usage=tuple(usage))
+    if data.max_epochs is not None:
+        check_epochs(found.usage, data.max_epochs)
     found = replace(found, notes=(*found.notes, *map(str, found.usage)))
-    if data.eod_mask_loss or data.reset_position_ids or data.reset_attention_mask:
+    pad = None
+    if data.fim_data:
+        middle = _middle(data, tokenizer)
+        pad = middle.pad
+        found = found.changed(lambda part: FillInTheMiddle(part, middle, tokenizer, seed=config.train.seed))
+    if data.num_workers and found.train is not None:
+        note = f"each rank reads samples ahead in {data.num_workers} thread{'s' * (data.num_workers > 1)}"
+        found = replace(found, train=ReadAhead(found.train, data.num_workers), notes=(*found.notes, note))
+    if data.eod_mask_loss or data.reset_position_ids or data.reset_attention_mask or pad is not None:
         ends = DocumentEnds(
             eod=tokenizer.eod,
             mask_loss=data.eod_mask_loss,
             reset_positions=data.reset_position_ids,
             reset_attention=data.reset_attention_mask,
+            pad=pad,
         )
         found = replace(found, ends=ends)
     return found
+
+
+def _middle(data: Data, tokenizer: Tokenizer) -> Middle:
+    names = ("prefix", "middle", "suffix", "pad")
+    ids = {name: special_id(tokenizer, getattr(data, f"fim_{name}_token"), f"--fim-{name}-token") for name in names}
+    split = data.fim_split_sample
+    if ids["pad"] == tokenizer.eod:
+        raise ValueError(
+            f"--fim-pad-token {data.fim_pad_token} is the end of document, too, which would not count for the loss "
+            f"then. Give another token."
+        )
+    return Middle(
+        rate=data.fim_rate,
+        spm_rate=data.fim_spm_rate,
+        separator=None if split is None else special_id(tokenizer, split, "--fim-split-sample"),
+        fragment_rate=data.fim_fragment_rate or 0.0,
+        untouched=data.fim_no_prefix,
+        **ids,
+    )
 
 
 def _built(config: Config, derived: Derived, tokenizer: Tokenizer, keep: bool) -> Datasets:

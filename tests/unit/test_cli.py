@@ -110,13 +110,13 @@ def test_neutral_value_is_accepted_silently(argv):
 
 
 def test_flags_without_effect_are_said_in_one_line():
-    flags = "--use-mcore-models --transformer-impl local --num-workers 2 --use-mcore-models --disable-rope-fusion"
+    flags = "--use-mcore-models --transformer-impl local --no-mmap-bin-files --use-mcore-models --disable-rope-fusion"
     parsed = parse([*flags.split(), "--no-position-embedding", "--position-embedding-type", "rope"])
     assert not parsed.problems
     (line,) = parsed.notices
     assert line.count("--use-mcore-models") == 1
     assert "--transformer-impl" in line
-    assert "--num-workers" in line
+    assert "--no-mmap-bin-files" in line
 
 
 def test_every_mistake_at_once():

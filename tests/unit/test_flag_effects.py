@@ -57,6 +57,8 @@ SAMPLES = "--train-samples 12"
 EOD = "--vocab-size 49"
 """Makes the highest id in the data the end of document."""
 LOAD = "--load DATA/saved"
+FIM = "--fim-data --fim-prefix-token 1 --fim-middle-token 2 --fim-suffix-token 3 --fim-pad-token 4"
+FRAGMENTS = f"{FIM} --fim-rate 1 --fim-split-sample 9 --fim-fragment-rate 1"
 PP = "--pipeline-model-parallel-size 2 --num-layers 4"
 WANDB = "--wandb-project tries"
 
@@ -186,6 +188,18 @@ EFFECTS: dict[str, Row] = {
     "--reset-position-ids": Row(given=EOD),
     "--reset-attention-mask": Row(given=f"{EOD} --init-method-std 0.5"),
     "--data-cache-path": Row(value="cache"),
+    "--max-epochs": Row(value="0.01"),
+    "--num-workers": Row(value="0"),
+    "--fim-data": Row(given=FIM.removeprefix("--fim-data ")),
+    "--fim-rate": Row(value="0", given=FIM),
+    "--fim-spm-rate": Row(value="0", given=f"{FIM} --fim-rate 1"),
+    "--fim-split-sample": Row(value="8", given=f"{FRAGMENTS} --fim-split-sample 9"),
+    "--fim-fragment-rate": Row(value="0", given=FRAGMENTS),
+    "--fim-no-prefix": Row(value="2", given=f"{FIM} --fim-rate 1"),
+    "--fim-prefix-token": Row(value="11", given=FIM),
+    "--fim-middle-token": Row(value="12", given=FIM),
+    "--fim-suffix-token": Row(value="13", given=FIM),
+    "--fim-pad-token": Row(value="14", given=FIM),
     "--tokenizer-type": Row(value="ByteLevelTokenizer"),
     "--tokenizer-model": Row(value="nowhere", given="--tokenizer-type SentencePieceTokenizer"),
     "--vocab-file": Row(value="nowhere", given="--tokenizer-type GPT2BPETokenizer"),

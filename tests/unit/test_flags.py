@@ -27,7 +27,6 @@ REVISIT = {
     "num_experts": "--moe-* --expert-model-parallel-size",
     "fp16": "--loss-scale --initial-loss-scale --min-loss-scale --loss-scale-window --hysteresis",
     "recompute_granularity": "--recompute-activations --recompute-method --checkpoint-activations",
-    "fim_rate": "--fim-*",
     "use_checkpoint_args": "--use-mp-args-from-checkpoint-args",
     "multi_latent_attention": "--q-lora-rank --kv-lora-rank",
     "mtp_num_layers": "--mtp-*",

@@ -185,6 +185,8 @@ TABLE = [
     ("--data-path d/x", "--data-path and --mock-data exclude each other."),
     ("--valid-data-path d/x --data-args-path f", "--data-args-path, --train-data-path and --mock-data exclude each"),
     ("--multiple-validation-sets", "--multiple-validation-sets does not go with --mock-data"),
+    ("--fim-split-sample ;", "--fim-split-sample ; needs --fim-fragment-rate. Try --fim-fragment-rate 0.5."),
+    ("--fim-fragment-rate 0.5", "--fim-fragment-rate 0.5 needs --fim-split-sample"),
     ("--save d", "--save d needs --save-interval. Try --save-interval 100."),
     ("--ckpt-step 4", "--ckpt-step 4 needs --load."),
     ("--exit-on-missing-checkpoint", "--exit-on-missing-checkpoint needs --load."),
