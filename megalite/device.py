@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import torch
+from torch import Tensor
 
 from megalite.environment import allocator_is_tuned, set_default
 
@@ -71,6 +72,52 @@ def synchronize(device: torch.device) -> None:
 def peak_memory(device: torch.device) -> int | None:
     """Bytes this process held at most on the device since it started; None where the host's memory is the device's."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+
+class HostLink:
+    """Copies between a device's memory and the host's, and counts the bytes that go each way.
+
+    On a GPU with `overlap` they run beside the computation. On a CPU both ends are the same kind of memory, and a copy
+    is a copy.
+    """
+
+    def __init__(self, device: torch.device, *, overlap: bool) -> None:
+        self.device = device
+        self.to_host_bytes = self.to_device_bytes = 0
+        self._stream = torch.cuda.Stream(device) if overlap and device.type == "cuda" else None
+
+    def host_memory(self, size: int, dtype: torch.dtype) -> Tensor:
+        """Memory of the host that the device can reach by itself: [size]."""
+        return torch.empty(size, dtype=dtype, pin_memory=self.device.type == "cuda")
+
+    def to_host(self, source: Tensor, target: Tensor) -> None:
+        """Begin to copy a tensor of the device, once it is computed there."""
+        self.to_host_bytes += source.nbytes
+        if self._stream is None:
+            target.copy_(source)
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._stream):
+            target.copy_(source, non_blocking=True)
+
+    def to_device(self, source: Tensor, target: Tensor) -> None:
+        """Begin to copy a tensor of the host, cast to the target's dtype first; it may be overwritten at once."""
+        self.to_device_bytes += target.nbytes
+        if self._stream is None:
+            target.copy_(source.to(target.dtype))
+            return
+        with torch.cuda.stream(self._stream):
+            target.copy_(source.to(target.dtype, copy=True).pin_memory(), non_blocking=True)
+
+    def wait_on_host(self) -> None:
+        """Wait until all copies are made."""
+        if self._stream is not None:
+            self._stream.synchronize()
+
+    def wait_on_device(self) -> None:
+        """Let what the device computes from here on see all copies."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self.device).wait_stream(self._stream)
 
 
 @contextmanager

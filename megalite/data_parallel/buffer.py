@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -24,6 +25,18 @@ class Bucket:
         self.waiting = 0
         self.summing: Pending | None = None
         self.gathering: Pending | None = None
+
+
+class Leaving(Protocol):
+    """A copy of owned main grads elsewhere, which is made bucket by bucket."""
+
+    def take(self, bucket: slice) -> None:
+        """The sums of a bucket are there."""
+        ...
+
+    def scale(self, factor: float) -> None:
+        """Multiply what was taken, as the main grads are."""
+        ...
 
 
 class GradBuffer:
@@ -57,6 +70,7 @@ class GradBuffer:
         size = plan[-1].range.stop if plan else 0
         self.params = torch.zeros(size, dtype=dtype, device=device)
         self.grads = torch.zeros(size, dtype=main_dtype(dtype), device=device)
+        self.leaving: list[Leaving] = []
         self._main_grads: dict[int, list[MainGrad]] = {stage: [] for stage in stages}
         self._bucket_of: dict[int, Bucket] = {}
         self._armed: set[int] = set()
@@ -118,7 +132,16 @@ class GradBuffer:
             assert bucket.summing is not None
             bucket.summing.wait()
             bucket.summing = None
+            for copy in self.leaving:
+                copy.take(bucket.range)
         self._armed, self._closed, self._next = set(), set(), 0
+
+    def scale_grads(self, factor: float) -> None:
+        """Multiply what is owned of the main grads, and the copies of it that have left."""
+        for segment in self.owned:
+            self.grads[segment.range].mul_(factor)
+        for copy in self.leaving:
+            copy.scale(factor)
 
     def gather_params(self) -> None:
         """Give every rank all parameters: at once, or, where `overlap_gather`, by the time that they are needed."""

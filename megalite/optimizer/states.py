@@ -29,6 +29,7 @@ class Resident:
         self.buffer, self.segments, self.names = buffer, segments, names
         self.local = slice(segments[0].local.start, segments[-1].local.stop) if segments else slice(0, 0)
         """Its place in a vector of all that is owned."""
+        self.size = self.local.stop - self.local.start
         self.dtype = main_dtype(buffer.params.dtype)
         self.vectors = self._allocate()
 
@@ -38,9 +39,12 @@ class Resident:
         return self.buffer.params.dtype != self.dtype
 
     def _allocate(self) -> dict[str, Tensor]:
-        size = self.local.stop - self.local.start
         kept = ("main", *self.names) if self.is_narrow else self.names
-        return {name: self.buffer.params.new_zeros(size, dtype=self.dtype) for name in kept}
+        return {name: self.buffer.params.new_zeros(self.size, dtype=self.dtype) for name in kept}
+
+    def opened(self) -> dict[str, Tensor]:
+        """The vectors by name."""
+        return self.vectors
 
     def at(self, vector: Tensor, local: slice) -> Tensor:
         """The part of one of the vectors that has this place in what is owned."""
@@ -48,7 +52,7 @@ class Resident:
 
     def mains(self) -> Iterator[tuple[Segment, Tensor]]:
         """The main params, segment by segment."""
-        copy = self.vectors["main"] if self.is_narrow else None
+        copy = self.opened()["main"] if self.is_narrow else None
         for segment in self.segments:
             yield segment, self.buffer.params[segment.range] if copy is None else self.at(copy, segment.local)
 
@@ -68,7 +72,7 @@ class Resident:
 
     def shards(self) -> Iterator[Shard]:
         """What a checkpoint holds: each state, and the main params where they are more exact than the params."""
-        vectors = self.vectors
+        vectors = self.opened()
         for name in ("main", *self.names) if self.is_narrow else self.names:
             for piece in self.buffer.pieces:
                 begin = piece.local.start
@@ -90,13 +94,17 @@ def cut(segments: Sequence[Segment], size: int) -> tuple[list[Segment], list[Seg
     rest: list[Segment] = []
     for segment in segments:
         wanted = -(-(size - segment.local.start) // ALIGNED) * ALIGNED
-        length = segment.local.stop - segment.local.start
-        kept = min(max(wanted, 0), length)
+        kept = min(max(wanted, 0), length(segment))
         if kept:
             first.append(part(segment, 0, kept))
-        if kept < length:
-            rest.append(part(segment, kept, length))
+        if kept < length(segment):
+            rest.append(part(segment, kept, length(segment)))
     return first, rest
+
+
+def length(segment: Segment) -> int:
+    """Its elements."""
+    return segment.local.stop - segment.local.start
 
 
 def part(segment: Segment, start: int, stop: int) -> Segment:
