@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from megalite.config.split import split_shares
 from megalite.data.blend import Request, parse_data_path
 from megalite.data.blend_order import blend_order
+from megalite.data.gpt_dataset import split_ranges
 from megalite.data.indexed_writer import IndexedWriter
 from megalite.data.splits import build_datasets, build_datasets_of_parts, build_mock_datasets
 from megalite.data.usage import check_epochs
@@ -64,6 +66,40 @@ def test_prefixes_and_weights(entries, prefixes, weights):
 def test_a_data_path_that_cannot_be_meant(entries, message):
     with pytest.raises(ValueError, match=f"--data-path .*{message}"):
         parse_data_path(entries)
+
+
+WORDS = st.text(max_size=8) | st.sampled_from(
+    ["0.3", "1e400", "-0", "nan", "inf", "1_0", "\u0663", "", " ", "a", "./1"]
+)
+
+
+@given(st.lists(WORDS, max_size=5))
+@settings(max_examples=300)
+def test_no_data_path_crashes(entries):
+    """What is read uses up the words, and weighs all of it; the rest is an error that names the flag."""
+    try:
+        prefixes, weights = parse_data_path(entries)
+    except ValueError as error:
+        assert str(error).startswith("--data-path ")
+    else:
+        assert len(prefixes) * (1 if weights is None else 2) == len(entries) and len(prefixes) > 0
+        assert weights is None or (min(weights) > 0 and sum(weights) == pytest.approx(1))
+
+
+@given(st.lists(WORDS | st.floats().map(str), max_size=4).map(",".join) | st.text(max_size=12), st.integers(0, 10**7))
+@settings(max_examples=300)
+def test_no_split_crashes(text, documents):
+    """Shares cut the documents into parts that are disjoint, in order, and all of them; or an error names the flag."""
+    try:
+        shares = split_shares(text)
+    except ValueError as error:
+        assert str(error).startswith("--split ")
+    else:
+        assert min(shares) >= 0 and sum(shares) == pytest.approx(1)
+        parts = split_ranges(shares, documents)
+        assert [part.start for part in parts] == [0, parts[0].stop, parts[1].stop]
+        assert all(part.start <= part.stop for part in parts)
+        assert parts[2].stop == documents
 
 
 @pytest.mark.parametrize("cached", [False, True])
