@@ -20,6 +20,7 @@ from tests.house.test_documents import DOCUMENTS, joined
 
 MADE_BY = {
     "docs/train.md": "docs/data.md",
+    "docs/preprocess.md": "docs/data.md",
     "docs/checkpoints.md": "docs/train.md",
     "docs/generate.md": "docs/train.md",
     "examples/tiny-cpu/README.md": "docs/data.md",

