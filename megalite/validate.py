@@ -7,7 +7,7 @@ from pathlib import Path
 from megalite.config.derive import derive
 from megalite.config.options import Option, options
 from megalite.config.problem import Problem
-from megalite.config.schema import Config
+from megalite.config.schema import Config, Train
 from megalite.rules.course import COURSE_RULES
 from megalite.rules.files import FILES_RULES
 from megalite.rules.job import Job
@@ -57,6 +57,10 @@ def notices(config: Config, world_size: int) -> list[str]:
         "--lr-wsd-decay-iters and --lr-wsd-decay-samples are not read without --lr-decay-style WSD.": (
             bool(optimizer.lr_wsd_decay_iters or optimizer.lr_wsd_decay_samples) and optimizer.lr_decay_style != "WSD"
         ),
+        "--initial-loss-scale, --min-loss-scale, --loss-scale-window and --hysteresis are read under --fp16 only, and "
+        "without --loss-scale.": bool(
+            (config.train.loss_scale is not None or not config.train.fp16) and _differs(config.train, _DYNAMIC_SCALE)
+        ),
         "--split is not read with --mock-data, which is cut into three equal parts.": (
             config.data.mock_data and config.data.split is not None
         ),
@@ -71,6 +75,14 @@ def notices(config: Config, world_size: int) -> list[str]:
         ),
     }
     return [text for text, applies in said.items() if applies]
+
+
+_DYNAMIC_SCALE = ("initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis")
+
+
+def _differs(section: Train, names: tuple[str, ...]) -> bool:
+    """Whether one of these settings is not at its default."""
+    return any(getattr(section, name) != getattr(Train(), name) for name in names)
 
 
 def _value_problem(option: Option, value: object) -> str:

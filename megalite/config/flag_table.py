@@ -21,7 +21,6 @@ NO_EFFECT: tuple[tuple[str, str], ...] = (
         "--use-cpu-initialization --log-throughput --log-memory-to-tensorboard --log-validation-ppl-to-tensorboard "
         "--no-create-attention-mask-in-dataloader --no-data-sharding --no-use-tokenizer-model-from-checkpoint-args",
     ),
-    ("read under --fp16 only", "--loss-scale --initial-loss-scale --min-loss-scale --loss-scale-window --hysteresis"),
     (
         "what stages send travels while they compute, with equal results",
         "--no-overlap-p2p-communication --overlap-p2p-communication-warmup-flush",
@@ -72,7 +71,7 @@ _PARALLEL = (
 )
 
 _PRECISION = (
-    ("is not supported yet. Use --bf16.", "--fp16 --fp16-lm-cross-entropy"),
+    ("is not supported: the loss is computed in fp32. Leave it out.", "--fp16-lm-cross-entropy"),
     (
         "is not supported. Use --bf16.",
         "--fp8-* --fp4-* --first-last-layers-bf16 --use-precision-aware-optimizer",
@@ -85,10 +84,6 @@ _PRECISION = (
         "--recompute-modules --distribute-saved-activations --checkpoint-activations",
     ),
     ("is not supported yet: nothing is offloaded.", "--cpu-offloading-num-layers=0 --optimizer-cpu-offload"),
-    (
-        "is not supported: weights are never updated from numbers that are not finite. Leave it out.",
-        "--no-check-for-nan-in-loss-and-grad",
-    ),
     ("is not supported: no step is run twice. Use --rerun-mode disabled.", "--rerun-mode=disabled|validate_results"),
     ("is not supported: it tests the rerun machine of Megatron.", "--error-injection-rate --error-injection-type"),
 )

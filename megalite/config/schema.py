@@ -45,6 +45,20 @@ class Train:
     """Only evaluate what --load names."""
     bf16: bool = False
     """Compute in bfloat16, with main parameters and main gradients in fp32."""
+    fp16: bool = False
+    """Compute in float16, with main parameters and main gradients in fp32, and a loss scale that adapts."""
+    loss_scale: float | None = option(above=0)
+    """A loss scale that stays. Unset: under --fp16 one that adapts, otherwise none."""
+    initial_loss_scale: float = option(2.0**32, above=0)
+    """The loss scale of --fp16 at the start."""
+    min_loss_scale: float = option(1.0, above=0)
+    """The least loss scale of --fp16: a gradient that overflows even so stops the run."""
+    loss_scale_window: int = option(1000, at_least=1)
+    """Steps in a row without overflow after which the loss scale of --fp16 doubles."""
+    hysteresis: int = option(2, at_least=1)
+    """Overflows until the loss scale of --fp16 is halved; full again when it doubles."""
+    check_for_nan_in_loss_and_grad: bool = option(True, flag="--no-check-for-nan-in-loss-and-grad")
+    """Stop at a loss or a gradient that is not finite. Off: no update is made, and the next batch follows."""
     exit_interval: int | None = option(at_least=1)
     """Stop after an iteration that this divides, saving first if --save is given."""
     exit_duration_in_mins: float | None = option(at_least=0)
@@ -63,6 +77,11 @@ class Train:
     """Collect Python's garbage only at evaluations and every --manual-gc-interval iterations: on all ranks at once."""
     manual_gc_interval: int = option(0, at_least=0)
     """Iterations between garbage collections under --manual-gc; 0: at evaluations only."""
+
+    @property
+    def param_bytes(self) -> int:
+        """Of a parameter, and of an element of an activation."""
+        return 2 if self.bf16 or self.fp16 else 4
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,6 +81,17 @@ def _whose_schedules(job: Job) -> Iterator[str]:
         yield "--use-checkpoint-opt_param-scheduler and --override-opt_param-scheduler contradict each other. Give one."
 
 
+def _precision(job: Job) -> Iterator[str]:
+    train = job.config.train
+    if train.bf16 and train.fp16:
+        yield "--bf16 and --fp16 both give the precision. Give one."
+    if train.fp16 and train.loss_scale is None and train.initial_loss_scale < train.min_loss_scale:
+        yield (
+            f"--initial-loss-scale {train.initial_loss_scale:g} is below --min-loss-scale {train.min_loss_scale:g}. "
+            f"Try --min-loss-scale {train.initial_loss_scale:g}."
+        )
+
+
 def _skips(job: Job) -> Iterator[str]:
     skips = job.config.train.iterations_to_skip
     if skips and min(skips) < 1:
@@ -167,6 +178,7 @@ COURSE_RULES: Rules = (
     (f"{_SIZES} {_REPLICAS} --eval-global-batch-size", _batch),
     ("--train-iters --train-samples", _length),
     (f"{_SIZES} {_REPLICAS} --train-samples", _one_batch),
+    ("--bf16 --fp16 --loss-scale --initial-loss-scale --min-loss-scale", _precision),
     ("--iterations-to-skip", _skips),
     ("--use-checkpoint-opt-param-scheduler --override-opt-param-scheduler", _whose_schedules),
     (_LR_UNITS + " --lr-wsd-decay-iters --lr-wsd-decay-samples", _units),

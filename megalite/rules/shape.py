@@ -113,12 +113,12 @@ def _windows(job: Job) -> Iterator[str]:
 
 def _fp32_residual(job: Job) -> Iterator[str]:
     model = job.config.model
-    if model.fp32_residual_connection and not job.config.train.bf16:
-        yield "--fp32-residual-connection needs --bf16: without it everything is fp32. Leave it out."
+    if model.fp32_residual_connection and not (job.config.train.bf16 or job.config.train.fp16):
+        yield "--fp32-residual-connection needs --bf16 or --fp16: without them everything is fp32. Leave it out."
     elif model.fp32_residual_connection and model.apply_residual_connection_post_layernorm:
         yield (
             "--fp32-residual-connection does not go with --apply-residual-connection-post-layernorm: norms give "
-            "bf16, and there the residual is what they give. Leave one out."
+            "16 bits, and there the residual is what they give. Leave one out."
         )
 
 
@@ -160,7 +160,7 @@ SHAPE_RULES: Rules = (
     ("--swiglu --quick-geglu --squared-relu", _one_activation),
     (_ROTARY, _rotary_only),
     ("--num-layers --window-size --window-attn-skip-freq", _windows),
-    ("--fp32-residual-connection --bf16 --apply-residual-connection-post-layernorm", _fp32_residual),
+    ("--fp32-residual-connection --bf16 --fp16 --apply-residual-connection-post-layernorm", _fp32_residual),
     ("--seq-length --tensor-model-parallel-size --sequence-parallel", _sequence_parallel),
     ("--overlap-param-gather --use-distributed-optimizer", _gather),
     ("--distributed-backend --device", _backend),

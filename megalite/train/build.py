@@ -16,7 +16,7 @@ from megalite.comm.p2p import Link
 from megalite.config.batch_schedule import BatchSchedule
 from megalite.config.derive import Derived
 from megalite.config.pipeline import Pipeline
-from megalite.config.schema import Config
+from megalite.config.schema import Config, Train
 from megalite.data_parallel.buffer import GradBuffer
 from megalite.data_parallel.policy import Replicated, Sharded
 from megalite.mesh import Group, ParallelMesh
@@ -27,6 +27,7 @@ from megalite.optimizer import rules
 from megalite.optimizer.lr import LearningRate, WeightDecay
 from megalite.optimizer.optimizer import Optimizer
 from megalite.optimizer.param_groups import decays
+from megalite.optimizer.scaler import ConstantScale, DynamicScale
 from megalite.pipeline_parallel.executor import Watch, unwatched
 from megalite.pipeline_parallel.mail import Mail
 from megalite.schedule.action import Program
@@ -58,6 +59,9 @@ class Engine:
     learning_rate: LearningRate
     weight_decay: WeightDecay
     clip_grad: float
+    loss_scale: ConstantScale
+    check_for_nan: bool
+    """Whether numbers that are not finite stop the run."""
     batch_schedule: BatchSchedule
     timers: Timers
     watch: Watch
@@ -121,9 +125,22 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
             style=o.weight_decay_incr_style,
         ),
         clip_grad=o.clip_grad,
+        loss_scale=_loss_scale(config.train),
+        check_for_nan=config.train.check_for_nan_in_loss_and_grad,
         batch_schedule=derived.batch_schedule,
         timers=Timers(config.log.timing_log_level, mesh.device),
         watch=unwatched,
+    )
+
+
+def _loss_scale(train: Train) -> ConstantScale:
+    if train.loss_scale is not None or not train.fp16:
+        return ConstantScale(1.0 if train.loss_scale is None else train.loss_scale)
+    return DynamicScale(
+        train.initial_loss_scale,
+        minimum=train.min_loss_scale,
+        window=train.loss_scale_window,
+        hysteresis=train.hysteresis,
     )
 
 

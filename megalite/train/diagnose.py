@@ -1,5 +1,6 @@
 """Where numbers stop being finite."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from megalite.comm.collectives import all_gather_object
 from megalite.data.batch import MicroBatch
+from megalite.optimizer.clip import holders
 from megalite.pipeline_parallel.executor import execute, unwatched
 from megalite.train.build import Engine
 from megalite.train.chunk import Pass
@@ -21,16 +23,19 @@ def not_finite(engine: Engine, microbatches: Sequence[MicroBatch], *, loss: floa
     output = first_output(engine, microbatches, step)
     buffer = engine.buffer
     bad = [piece.slot.name for piece in buffer.pieces if not buffer.grads[piece.range].isfinite().all()]
-    named = [name for names in all_gather_object(bad, engine.mesh.model) for name in names]
+    named = [name for names in all_gather_object(bad, holders(buffer, engine.mesh)) for name in names]
     if output:
         what = f"the first output that is not finite is that of {output}"
     elif named:
         what = f"every output is finite, but {len(named)} gradients are not, {named[-1]} among them"
     else:
         what = "outputs and gradients are finite"
+    scale = engine.loss_scale.value
+    scaled = f" at loss scale {scale:g}, which may not fall further" if scale != 1 and math.isfinite(loss) else ""
     return (
-        f"iteration {step}: loss {loss}, gradient norm {norm}; {what}. "
-        "The weights are still those of the iteration before. Try a lower --lr, a longer warm-up, or fp32."
+        f"iteration {step}: loss {loss}, gradient norm {norm}{scaled}; {what}. "
+        "The weights are still those of the iteration before. Try a lower --lr, a longer warm-up, or fp32; "
+        f"--iterations-to-skip {step} passes over this batch."
     )
 
 

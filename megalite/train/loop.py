@@ -76,7 +76,7 @@ def _iteration(session: Session, progress: Progress) -> StepResult | None:
         batch = _micro_batches(session, session.datasets.train, progress.consumed_samples, size)
     step, samples = progress.iteration + 1, progress.schedule_samples
     result = train_step(session.engine, batch, step=step, consumed_samples=samples)
-    progress.count(size, skipped=False)
+    progress.count(size, skipped=result.skipped)
     return result
 
 

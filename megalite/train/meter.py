@@ -40,11 +40,11 @@ class Meter:
         self.last, self.consumed, self.started = last, progress.consumed_samples, time.perf_counter()
 
     def step(self, result: StepResult | None, progress: Progress) -> None:
-        """Take note of one iteration, None where it was passed over, and report if it is its turn."""
+        """Take note of one iteration, None where its data were passed over, and report if it is its turn."""
         size = progress.consumed_samples - self.consumed
         self.consumed += size
         self.iterations += 1
-        if result is not None:
+        if result is not None and not result.skipped:
             self.result = result
             self.losses.append(result.loss)
             self.samples += size
@@ -71,8 +71,11 @@ class Meter:
     def _report(self, progress: Progress, size: int) -> None:
         engine, result = self.engine, self.result
         times = engine.timers.take(self.iterations)
+        statistics = {name: number(engine) for name, number in self.statistics.items()}
         if result is None or not self.losses:
-            self.logger.note(f"step {progress.iteration}/{self.last} | skipped {progress.skipped}")
+            told = [f"{name.replace('_', ' ')} {value:.6g}" for name, value in statistics.items()]
+            course = [f"step {progress.iteration}/{self.last}", *told, f"skipped {progress.skipped}"]
+            self.logger.note(" | ".join(course))
             return
         synchronize(engine.mesh.device)
         seconds = time.perf_counter() - self.started
@@ -90,7 +93,7 @@ class Meter:
             tflops_per_rank=self.samples * self.flops_per_sample / seconds / engine.mesh.world.size / 1e12,
             memory_bytes=peak_memory(engine.mesh.device) or peak_resident_bytes(),
             skipped=progress.skipped,
-            statistics={name: number(engine) for name, number in self.statistics.items()},
+            statistics=statistics,
             times={name: tuple(rank.get(name, 0.0) for rank in ranks) for rank in ranks for name in rank},
         )
         self.logger.train(record)

@@ -82,7 +82,7 @@ def save_checkpoint(engine: Engine, progress: Progress, config: Config, tokenize
         "consumed_train_samples": progress.consumed_samples,
         "schedule_samples": progress.schedule_samples,
         "skipped_iterations": progress.skipped,
-        **({} if weights_only else {"optimizer_step": engine.optimizer.steps}),
+        **({} if weights_only else {"optimizer_step": engine.optimizer.steps, "loss_scale": engine.loss_scale.state()}),
         "global_batch_size": engine.batch_schedule(progress.consumed_samples),
         **lr_state.describe(engine.learning_rate, engine.weight_decay),
         "parallel": engine.mesh.grid.sizes,
@@ -125,7 +125,8 @@ def load_checkpoint(engine: Engine, config: Config, vocab_size: int) -> Resumed:
         engine.optimizer.reload_main()
     else:
         load(directory, _all_shards(engine, index), world)
-        engine.optimizer.steps = scalars["optimizer_step"]
+        engine.optimizer.resume(scalars["optimizer_step"])
+        engine.loss_scale.load(scalars.get("loss_scale", {}))
     if not goes_on:
         return Resumed(engine=engine, note=f"loaded the weights of {directory}")
     consumed = scalars["consumed_train_samples"]

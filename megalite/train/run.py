@@ -12,7 +12,7 @@ import torch
 from megalite.arith.flops import model_flops
 from megalite.checkpoint.save import check_writable
 from megalite.config.derive import Derived, derive
-from megalite.config.schema import Config
+from megalite.config.schema import Config, Train
 from megalite.config.size import model_size
 from megalite.data.tokenizer import build_tokenizer
 from megalite.data.tokenizer_base import Tokenizer
@@ -78,7 +78,7 @@ def prepare(
     config: Config, derived: Derived, tokenizer: Tokenizer, mesh: ParallelMesh, logger: Sink, ending: Stop
 ) -> tuple[Session, Progress]:
     """All that training needs, and where it begins."""
-    dtype = torch.bfloat16 if config.train.bf16 else torch.float32
+    dtype = _dtype(config.train)
     if config.checkpoint.save:
         check_writable(Path(config.checkpoint.save), mesh.world)
     engine = build(config, derived, vocab_size=tokenizer.vocab_size, mesh=mesh, dtype=dtype)
@@ -122,6 +122,11 @@ def prepare(
     return session, resumed.progress
 
 
+def _dtype(train_settings: Train) -> torch.dtype:
+    """That of parameters and activations."""
+    return torch.bfloat16 if train_settings.bf16 else torch.float16 if train_settings.fp16 else torch.float32
+
+
 def _stages(config: Config, derived: Derived, vocab_size: int) -> list[str]:
     """Where each layer is, if there is more than one stage."""
     asked = derived.pipeline
@@ -146,6 +151,8 @@ def _said(config: Config) -> Iterator[str]:
 
 def _statistics(config: Config) -> dict[str, Callable[[Engine], float]]:
     wanted: dict[str, Callable[[Engine], float]] = {}
+    if config.train.fp16:
+        wanted["loss_scale"] = lambda engine: engine.loss_scale.value
     if config.log.log_params_norm:
         wanted["params_norm"] = lambda engine: params_norm(engine.optimizer, engine.mesh)
     if config.log.log_num_zeros_in_grad:

@@ -24,17 +24,21 @@ class StepResult:
     loss: float
     """The mean over the counted tokens, in nats."""
     grad_norm: float
-    """Before clipping."""
+    """Before clipping, without the loss scale."""
     learning_rate: float
+    skipped: bool = False
+    """Whether no update was made, since loss or gradient was not finite."""
 
 
 def forward_backward(engine: Engine, microbatches: Sequence[MicroBatch], *, step: int) -> float:
     """Compute into main grads the gradient of the mean loss over the global batch's counted tokens; returns that loss.
 
-    The number of tokens is known, and agreed on, before the first forward, so that gradients are only ever summed.
+    The gradient is multiplied by the loss scale. The number of tokens is known, and agreed on, before the first
+    forward, so that gradients are only ever summed.
     """
     count = max(all_reduce(counted_tokens(microbatches), engine.mesh.dp).item(), 1.0)
-    loss_grad = torch.tensor(1.0 / count, dtype=engine.buffer.grads.dtype, device=engine.mesh.device)
+    seed = engine.loss_scale.value / count
+    loss_grad = torch.tensor(seed, dtype=engine.buffer.grads.dtype, device=engine.mesh.device)
     chunks = {stage: Pass(engine=engine, stage=stage, step=step, loss_grad=loss_grad) for stage in engine.chunks}
     losses = execute(engine.program(len(microbatches)), chunks, microbatches, engine.mail, engine.watch)
     with engine.timers("all-grads-sync", 2):
@@ -69,18 +73,24 @@ def evaluate(engine: Engine, microbatches: Sequence[MicroBatch]) -> tuple[float,
 def train_step(engine: Engine, microbatches: Sequence[MicroBatch], *, step: int, consumed_samples: int) -> StepResult:
     """Update the weights once; updates have been made with `consumed_samples` before: the schedules go by them.
 
-    Raises FloatingPointError on every rank, before the weights are touched, where loss or gradient is not finite.
+    Where loss or gradient is not finite, on any rank, no rank makes an update. Raises FloatingPointError on every rank
+    where that is not to be passed over, and no lower loss scale could mend it.
     """
-    timers = engine.timers
+    timers, scale = engine.timers, engine.loss_scale
     with timers("forward-backward"):
         loss = forward_backward(engine, microbatches, step=step)
     with timers("optimizer"):
         with timers("optimizer-clip-main-grad", 2):
-            norm = grad_norm(engine.buffer, engine.mesh)
-            if not math.isfinite(loss) or not math.isfinite(norm):
+            norm = grad_norm(engine.buffer, engine.mesh) / scale.value
+            skipped = not math.isfinite(loss + norm)
+            # The scale acts in backward alone: it cannot have spoilt the loss.
+            if skipped and engine.check_for_nan and not (math.isfinite(loss) and scale.may_fall):
                 raise FloatingPointError(not_finite(engine, microbatches, loss=loss, norm=norm, step=step))
-            clip(engine.buffer, norm, engine.clip_grad)
+            if not skipped:
+                clip(engine.buffer, norm, engine.clip_grad, scale=scale.value)
+            scale.update(overflow=skipped)
         lr = engine.learning_rate(consumed_samples)
-        with timers("optimizer-inner-step", 2):
-            engine.optimizer.step(lr=lr, weight_decay=engine.weight_decay(consumed_samples))
-    return StepResult(loss=loss, grad_norm=norm, learning_rate=lr)
+        if not skipped:
+            with timers("optimizer-inner-step", 2):
+                engine.optimizer.step(lr=lr, weight_decay=engine.weight_decay(consumed_samples))
+    return StepResult(loss=loss, grad_norm=norm, learning_rate=lr, skipped=skipped)

@@ -137,6 +137,13 @@ EFFECTS: dict[str, Row] = {
     "--eval-interval": Row(value="1"),
     "--eval-iters": Row(value="2"),
     "--bf16": Row(),
+    "--fp16": Row(given="--initial-loss-scale 65536"),
+    "--loss-scale": Row(value="1024", given="--fp16"),
+    "--initial-loss-scale": Row(value="1024", given="--fp16"),
+    "--min-loss-scale": Row(value="2e9", given="--fp16 --hysteresis 1"),
+    "--loss-scale-window": Row(value="2", given="--fp16 --initial-loss-scale 1024"),
+    "--hysteresis": Row(value="1", given="--fp16"),
+    "--no-check-for-nan-in-loss-and-grad": Row(given="--bf16 --loss-scale 1e38"),
     "--eval-global-batch-size": Row(value="8"),
     "--full-validation": Row(given="--split 90,5,5"),
     "--skip-train": Row(),
@@ -298,7 +305,7 @@ def happened(config: Config) -> object:
     with contextlib.redirect_stdout(out):
         try:
             run(config, Launch())
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, FloatingPointError) as error:
             end = str(error)
     files = sorted(str(path) for path in Path().rglob("*"))
     return re.sub(IN_PASSING, "", "\n".join([out.getvalue(), end, *files]))

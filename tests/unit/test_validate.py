@@ -44,6 +44,8 @@ def problems(flags: str, world_size: int = 4, without: str = "") -> list[str]:
         "--step-batch-size-schedule 0:8 1M:16",
         "--global-batch-size 10 --decrease-batch-size-if-needed",
         "--iterations-to-skip 1 7",
+        "--fp16 --fp32-residual-connection --min-loss-scale 128",
+        "--bf16 --loss-scale 8",
         "--use-checkpoint-opt_param-scheduler --load nowhere",
         "--group-query-attention --num-query-groups 2 --tensor-model-parallel-size 2",
         "--lr-warmup-iters 99",
