@@ -140,11 +140,11 @@ class GPTDataset:
         starts = [begin] + [0] * (last - first)
         lengths = [None] * (last - first) + [end + 1 - starts[-1]]
         pieces = list(map(self.corpus.get, sequences, starts, lengths))
-        tokens = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
-        if self._is_outside(tokens):
+        # In their own dtype, which is the narrower one.
+        if any(map(self._is_outside, pieces)):
             for sequence, start, piece in zip(sequences, starts, pieces, strict=True):
                 self._check_vocabulary(sequence, start, piece)
-        return tokens.astype(np.int64)
+        return np.concatenate(pieces, dtype=np.int64)
 
     def _probe_vocabulary(self, sequences: range) -> None:
         if self.vocab_size is not None:
