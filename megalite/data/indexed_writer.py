@@ -48,12 +48,13 @@ class IndexedWriter:
     def add_tokens(self, tokens: np.ndarray) -> None:
         """Append tokens of a document too long to be held, until `end_document` or `drop`."""
         limit = np.iinfo(self.dtype)
-        if tokens.size and not (limit.min <= tokens.min() and tokens.max() <= limit.max):
+        fits = tokens.dtype == self.dtype or not tokens.size
+        if not fits and not (limit.min <= tokens.min() and tokens.max() <= limit.max):
             raise ValueError(
                 f"{self.prefix}: token ids {tokens.min()} to {tokens.max()} do not fit {self.dtype} "
                 f"({limit.min} to {limit.max})."
             )
-        self._bin.write(tokens.astype(self.dtype, copy=False).tobytes())
+        self._bin.write(np.ascontiguousarray(tokens, self.dtype).data)
 
     def end_document(self, lengths: np.ndarray) -> None:
         """The last tokens are a document whose sequences have these lengths, none of them 0."""
