@@ -83,7 +83,17 @@ _PRECISION = (
         "--recompute-activations --recompute-granularity --recompute-method --recompute-num-layers "
         "--recompute-modules --distribute-saved-activations --checkpoint-activations",
     ),
-    ("is not supported yet: nothing is offloaded.", "--cpu-offloading-num-layers=0 --optimizer-cpu-offload"),
+    (
+        "is not supported: activations stay on the device. Use a smaller --micro-batch-size, or offload the states of "
+        "the optimizer by --optimizer-cpu-offload.",
+        "--cpu-offloading-num-layers=0 --fine-grained-activation-offloading --offload-modules",
+    ),
+    (
+        "is not supported yet: each rank holds all parameters of its stages, on the device. Share them by "
+        "--tensor-model-parallel-size or --pipeline-model-parallel-size, and offload the rest: "
+        "--use-distributed-optimizer --optimizer-cpu-offload.",
+        "--offload-param*",
+    ),
     ("is not supported: no step is run twice. Use --rerun-mode disabled.", "--rerun-mode=disabled|validate_results"),
     ("is not supported: it tests the rerun machine of Megatron.", "--error-injection-rate --error-injection-type"),
 )

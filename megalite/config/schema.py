@@ -9,6 +9,7 @@ from typing import Literal
 
 from megalite.config.field import option
 from megalite.config.model import Model
+from megalite.config.offload import Offload
 from megalite.config.parallel import Parallel
 
 
@@ -286,6 +287,7 @@ class Config:
     parallel: Parallel = field(default_factory=Parallel)
     train: Train = field(default_factory=Train)
     optimizer: Optimizer = field(default_factory=Optimizer)
+    offload: Offload = field(default_factory=Offload)
     data: Data = field(default_factory=Data)
     tokenizer: Tokenizer = field(default_factory=Tokenizer)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)

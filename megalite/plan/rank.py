@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from megalite.arith.memory import StateBytes, activation_bytes, state_bytes
+from megalite.arith.memory import StateBytes, activation_bytes
+from megalite.arith.offload import offloaded
 from megalite.arith.parameters import count_parameters
 from megalite.arith.part import Part
 from megalite.arith.traffic import (
@@ -31,6 +32,9 @@ class RankPlan:
 
     parameters: int
     states: StateBytes
+    """On the device."""
+    away: StateBytes
+    """On the host or a disk."""
     in_flight: int
     """Micro-batches of which it keeps anything, at most; one in two stages counts twice."""
     activations: int
@@ -84,9 +88,17 @@ def _plan(
         )
         for stage in held
     }
+    here, away = offloaded(
+        parameters,
+        config.offload.share,
+        param_bytes=param_bytes,
+        moments=moments,
+        shards=derived.optimizer_shards,
+    )
     return RankPlan(
         parameters=parameters,
-        states=state_bytes(parameters, param_bytes=param_bytes, moments=moments, shards=derived.optimizer_shards),
+        states=here,
+        away=away,
         in_flight=peak_kept(program),
         activations=peak_bytes(program, kept),
         traffic=_traffic(config, derived, size, part, parameters, _neighbours(held, place)),

@@ -7,6 +7,7 @@ from operator import itemgetter
 from megalite.arith.flops import model_flops
 from megalite.arith.parameters import count_parameters
 from megalite.config.derive import Derived, derive, padded_vocab_size
+from megalite.config.offload import Offload
 from megalite.config.pipeline import Pipeline
 from megalite.config.schema import Config
 from megalite.config.show import differences
@@ -45,7 +46,7 @@ def summary(config: Config, origins: dict[str, str], world_size: int) -> str:
         **({"stages": describe(stages, _placement(derived.pipeline))} if len(stages) > 1 else {}),
         "batch": _batch(config, derived, size),
         f"model ({known})": _model(size, plans),
-        "memory of one rank": _memory(plans),
+        "memory of one rank": _memory(plans, config.offload),
         "communication of one rank and step": [*_traffic(plans), *_hidden(config)],
         f"schedule of a step ({derived.pipeline.schedule})": _schedule(derived, programs),
     }
@@ -110,7 +111,7 @@ def _model(size: ModelSize, plans: Sequence[RankPlan]) -> list[str]:
     ]
 
 
-def _memory(plans: Sequence[RankPlan]) -> list[str]:
+def _memory(plans: Sequence[RankPlan], offload: Offload) -> list[str]:
     """Of the rank with most, and then of each."""
     most = max(plans, key=lambda plan: plan.total)
     states = most.states
@@ -120,6 +121,9 @@ def _memory(plans: Sequence[RankPlan]) -> list[str]:
         f"activations about {_bytes(most.activations)}",
         f"together about {_bytes(most.total)}",
     ]
+    if (away := most.away).total:
+        where = f"in a file of {offload.offload_dir}" if offload.offload_dir else "on the host"
+        lines.append(f"{where}: main parameters {_bytes(away.main_params)}, moments {_bytes(away.moments)}")
     if len(plans) == 1:
         return lines
     each = [
@@ -134,6 +138,7 @@ def _hidden(config: Config) -> list[str]:
     under = {
         "sums of gradients under the backward pass": config.parallel.overlap_grad_reduce,
         "gathered parameters under the next forward pass": config.parallel.overlap_param_gather,
+        "gradients to the host, and parameters back": config.offload.overlap_cpu_optimizer_d2h_h2d,
     }
     return [f"overlapped: {what}" for what, is_asked in under.items() if is_asked]
 

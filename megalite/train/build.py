@@ -35,6 +35,7 @@ from megalite.schedule.lower import lower
 from megalite.schedule.partition import partition
 from megalite.schedule.schedules import forward_only, make_schedule, placement
 from megalite.shard import parameters_by_stage
+from megalite.train.homes import homes_of
 from megalite.train.stages import build_stages
 
 Programs = Callable[[int], Program]
@@ -105,7 +106,7 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
         chunks=chunks,
         mail=build_mail(placed, mesh, sequence_parallel=config.parallel.sequence_parallel),
         buffer=buffer,
-        optimizer=Optimizer(buffer, table[o.optimizer]),
+        optimizer=Optimizer(buffer, table[o.optimizer], homes_of(config.offload, mesh)),
         program=program,
         evaluation=evaluation,
         learning_rate=LearningRate(

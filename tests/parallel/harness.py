@@ -11,6 +11,7 @@ from torch import Tensor
 
 from megalite.config.derive import derive
 from megalite.config.model import Model
+from megalite.config.offload import Offload
 from megalite.config.parallel import Parallel
 from megalite.config.schema import Config, Optimizer, Train
 from megalite.data.batch import MicroBatch
@@ -111,6 +112,18 @@ def parallel(layout: Layout) -> Parallel:
     )
 
 
+def offload(layout: Layout) -> Offload:
+    """The flags that say where the optimizer's states live."""
+    kind = layout.get("offload")
+    return Offload(
+        optimizer_cpu_offload=kind is not None,
+        optimizer_offload_fraction=layout.get("share", 1.0),
+        overlap_cpu_optimizer_d2h_h2d=bool(layout.get("early")),
+        optimizer_offload_device=kind or "cpu",
+        offload_dir=layout.get("dir"),
+    )
+
+
 def config(
     model: str,
     layout: Layout,
@@ -130,6 +143,7 @@ def config(
             micro_batch_size=micro_batch_size, global_batch_size=global_batch_size, train_iters=20, seed=7, bf16=bf16
         ),
         optimizer=Optimizer(optimizer=optimizer, lr=1e-2, weight_decay=0.1),
+        offload=offload(layout),
     )
 
 

@@ -61,6 +61,7 @@ FIM = "--fim-data --fim-prefix-token 1 --fim-middle-token 2 --fim-suffix-token 3
 FRAGMENTS = f"{FIM} --fim-rate 1 --fim-split-sample 9 --fim-fragment-rate 1"
 PP = "--pipeline-model-parallel-size 2 --num-layers 4"
 WANDB = "--wandb-project tries"
+DISK = "--optimizer-cpu-offload --optimizer-offload-device disk"
 
 EFFECTS: dict[str, Row] = {
     "--num-layers": Row(value="3"),
@@ -180,6 +181,11 @@ EFFECTS: dict[str, Row] = {
     "--adam-eps": Row(value="1"),
     "--sgd-momentum": Row(value="0", given="--optimizer sgd --lr 1"),
     "--clip-grad": Row(value="0.01", given="--optimizer sgd"),
+    "--optimizer-cpu-offload": Row(plan=True),
+    "--optimizer-offload-fraction": Row(value="0.5", given="--optimizer-cpu-offload", plan=True),
+    "--overlap-cpu-optimizer-d2h-h2d": Row(given="--optimizer-cpu-offload", plan=True),
+    "--optimizer-offload-device": Row(value="disk", given="--optimizer-cpu-offload --offload-dir away", plan=True),
+    "--offload-dir": Row(value="away", given=f"{DISK} --offload-dir elsewhere", plan=True),
     "--data-path": Row(value="DATA/b"),
     "--split": Row(value="10,90", given="--train-iters 3"),
     "--data-args-path": Row(value="DATA/blend.txt", without=DATA),
