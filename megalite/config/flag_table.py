@@ -76,7 +76,6 @@ _PRECISION = (
         "is not supported. Use --bf16.",
         "--fp8-* --fp4-* --first-last-layers-bf16 --use-precision-aware-optimizer",
     ),
-    ("is not supported yet: gradients are reduced in fp32. Leave it out.", "--grad-reduce-in-bf16"),
     ("is not supported yet: torch decides how a matrix product sums.", "--disable-bf16-reduced-precision-matmul"),
     (
         "is not supported yet: activations are kept. Use a smaller --micro-batch-size, or --sequence-parallel.",
@@ -204,7 +203,12 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 }
 """Other spellings, and what they stand for; values that were given are appended."""
 
-CLASHES: dict[str, tuple[str, str, str]] = {
+CLASHES: dict[str, tuple[str, object, str]] = {
+    "--accumulate-allreduce-grads-in-fp32": (
+        "grad_reduce_in_bf16",
+        True,
+        "does not go with --grad-reduce-in-bf16. Give one.",
+    ),
     "--no-position-embedding": (
         "position_embedding_type",
         "learned_absolute",

@@ -41,6 +41,8 @@ class Parallel:
     or 1 million x data parallel size if that is more."""
     overlap_grad_reduce: bool = False
     """Reduce each gradient bucket over data parallel ranks as soon as it is complete, during the backward pass."""
+    grad_reduce_in_bf16: bool = False
+    """Send gradients to the other data parallel ranks in bf16; each rank still adds up its micro-batches in fp32."""
     use_distributed_optimizer: bool = False
     """Shard main parameters and optimizer states over data parallel ranks: gradients are reduce-scattered, parameters
     gathered (ZeRO, stage 1)."""

@@ -2,10 +2,37 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from megalite.comm.collectives import Pending, start_all_gather
 from megalite.mesh import Group
+
+StartSum = Callable[..., Pending]
+"""Begins to sum x over a group: (x, group) in place, or (x, group, out) with this rank's part in `out`."""
+
+
+class _Widened(Pending):
+    """A sum that travelled in fewer bits than it is kept in."""
+
+    def __init__(self, total: Tensor, narrow: Pending) -> None:
+        super().__init__(total)
+        self._narrow = narrow
+
+    def wait(self) -> Tensor:
+        return self._tensor.copy_(self._narrow.wait())
+
+
+def rounded(start: StartSum, dtype: torch.dtype) -> StartSum:
+    """Let what `start` sums travel in `dtype`, in which it is added up as well; one rank alone rounds nothing."""
+
+    def start_rounded(x: Tensor, group: Group, *out: Tensor) -> Pending:
+        if group.size == 1:
+            return Pending(x)
+        narrow = [torch.empty_like(part, dtype=dtype) for part in out]
+        return _Widened((*out, x)[0], start(x.to(dtype), group, *narrow))
+
+    return start_rounded
 
 
 class Replicated:
@@ -13,7 +40,7 @@ class Replicated:
 
     shards = 1
 
-    def __init__(self, dp: Group, start_sum: Callable[[Tensor, Group], Pending]) -> None:
+    def __init__(self, dp: Group, start_sum: StartSum) -> None:
         self.dp, self._start_sum = dp, start_sum
 
     def own(self, bucket: slice) -> slice:
@@ -33,7 +60,7 @@ class Sharded(Replicated):
     """Each rank keeps its part of every bucket (Rajbhandari et al. 2020, ZeRO, stage 1): reduce-scatter of gradients,
     all-gather of parameters, and the state of the optimizer for a part only."""
 
-    def __init__(self, dp: Group, start_reduce_scatter: Callable[[Tensor, Group, Tensor], Pending]) -> None:
+    def __init__(self, dp: Group, start_reduce_scatter: StartSum) -> None:
         self.dp, self._start_reduce_scatter = dp, start_reduce_scatter
         self.shards = dp.size
 

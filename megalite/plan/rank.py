@@ -67,7 +67,7 @@ def _plan(
     place: Sequence[int],
 ) -> RankPlan:
     parallel, tp = config.parallel, config.parallel.tensor_model_parallel_size
-    param_bytes = 2 if config.train.bf16 else 4
+    param_bytes = config.train.param_bytes
     part = Part(
         layers=sum(len(stage.layers) for stage in held),
         embedding=any(stage.embedding for stage in held),
@@ -121,7 +121,7 @@ def _neighbours(held: Sequence[Stage], place: Sequence[int]) -> int:
 
 
 def _traffic(config: Config, derived: Derived, size: ModelSize, part: Part, parameters: int, neighbours: int) -> Groups:
-    tp, param_bytes = config.parallel.tensor_model_parallel_size, 2 if config.train.bf16 else 4
+    tp, param_bytes = config.parallel.tensor_model_parallel_size, config.train.param_bytes
     step = {
         "neighbours": neighbours,
         "tensor_parallel_size": tp,
@@ -139,7 +139,7 @@ def _traffic(config: Config, derived: Derived, size: ModelSize, part: Part, para
             parameters=parameters,
             data_parallel_size=derived.data_parallel_size,
             buckets=-(-parameters // derived.bucket_size) if derived.bucket_size else 1,
-            grad_bytes=4,
+            grad_bytes=2 if config.parallel.grad_reduce_in_bf16 else 4,
             param_bytes=param_bytes,
             sharded=config.parallel.use_distributed_optimizer,
         ),

@@ -85,6 +85,8 @@ def _precision(job: Job) -> Iterator[str]:
     train = job.config.train
     if train.bf16 and train.fp16:
         yield "--bf16 and --fp16 both give the precision. Give one."
+    if job.config.parallel.grad_reduce_in_bf16 and not train.bf16:
+        yield "--grad-reduce-in-bf16 needs --bf16: other gradients would lose what they are computed in. Give both."
     if train.fp16 and train.loss_scale is None and train.initial_loss_scale < train.min_loss_scale:
         yield (
             f"--initial-loss-scale {train.initial_loss_scale:g} is below --min-loss-scale {train.min_loss_scale:g}. "
@@ -178,7 +180,7 @@ COURSE_RULES: Rules = (
     (f"{_SIZES} {_REPLICAS} --eval-global-batch-size", _batch),
     ("--train-iters --train-samples", _length),
     (f"{_SIZES} {_REPLICAS} --train-samples", _one_batch),
-    ("--bf16 --fp16 --loss-scale --initial-loss-scale --min-loss-scale", _precision),
+    ("--bf16 --fp16 --grad-reduce-in-bf16 --loss-scale --initial-loss-scale --min-loss-scale", _precision),
     ("--iterations-to-skip", _skips),
     ("--use-checkpoint-opt-param-scheduler --override-opt-param-scheduler", _whose_schedules),
     (_LR_UNITS + " --lr-wsd-decay-iters --lr-wsd-decay-samples", _units),

@@ -18,7 +18,7 @@ from megalite.config.derive import Derived
 from megalite.config.pipeline import Pipeline
 from megalite.config.schema import Config, Train
 from megalite.data_parallel.buffer import GradBuffer
-from megalite.data_parallel.policy import Replicated, Sharded
+from megalite.data_parallel.policy import Replicated, Sharded, StartSum, rounded
 from megalite.mesh import Group, ParallelMesh
 from megalite.model.gpt import GPT
 from megalite.model.init import init_weights
@@ -147,10 +147,13 @@ def _loss_scale(train: Train) -> ConstantScale:
 
 def _policy(config: Config, dp: Group) -> Replicated:
     """Who owns which gradients, and how they are summed."""
-    in_order = config.train.deterministic_mode
-    if config.parallel.use_distributed_optimizer:
-        return Sharded(dp, start_ordered_reduce_scatter if in_order else start_reduce_scatter)
-    return Replicated(dp, start_ordered_sum if in_order else start_all_reduce)
+    policy, free, ordered = (
+        (Sharded, start_reduce_scatter, start_ordered_reduce_scatter)
+        if config.parallel.use_distributed_optimizer
+        else (Replicated, start_all_reduce, start_ordered_sum)
+    )
+    start: StartSum = ordered if config.train.deterministic_mode else free
+    return policy(dp, rounded(start, torch.bfloat16) if config.parallel.grad_reduce_in_bf16 else start)
 
 
 def build_mail(placed: Sequence[int], mesh: ParallelMesh, *, sequence_parallel: bool) -> Mail:

@@ -85,6 +85,7 @@ def test_flag_sets_field(argv, section, name, value):
             "--prompts long long long long long long long long long ... is not for training.",
         ),
         ("--no-position-embedding", "Use --position-embedding-type rope."),
+        ("--accumulate-allreduce-grads-in-fp32 --grad-reduce-in-bf16", "does not go with --grad-reduce-in-bf16."),
     ],
 )
 def test_mistake_is_named(argv, text):

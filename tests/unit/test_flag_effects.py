@@ -121,6 +121,7 @@ EFFECTS: dict[str, Row] = {
     "--use-tp-pp-dp-mapping": Row(given=PP, plan=True),
     "--ddp-bucket-size": Row(value="100", plan=True),
     "--overlap-grad-reduce": Row(plan=True),
+    "--grad-reduce-in-bf16": Row(given="--bf16", plan=True),
     "--use-distributed-optimizer": Row(plan=True),
     "--overlap-param-gather": Row(given="--use-distributed-optimizer", plan=True),
     "--distributed-backend": Row(value="nccl"),

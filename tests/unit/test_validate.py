@@ -113,6 +113,9 @@ TABLE = [
     (f"{PP} --num-layers 4 {V} {GROUP} 1", f"{GROUP} 1 is less than --pipeline-model-parallel-size 2"),
     (f"{PP} --num-layers 1", "--pipeline-model-parallel-size 2 are more stages than --num-layers 1."),
     (f"{PP} --pipeline-model-parallel-layout E|t|tL", "no multiple of --pipeline-model-parallel-size 2"),
+    ("--fp16 --bf16", "--bf16 and --fp16 both give the precision. Give one."),
+    ("--fp16 --grad-reduce-in-bf16", "--grad-reduce-in-bf16 needs --bf16"),
+    ("--fp16 --min-loss-scale 8 --initial-loss-scale 4", "4 is below --min-loss-scale 8. Try --min-loss-scale 4."),
     ("--decoder-last-pipeline-num-layers 1", "that leaves 1 of --num-layers 2 for 0 other pipeline ranks. Try"),
     ("--pipeline-trace nowhere/trace.json", "--pipeline-trace nowhere/trace.json: there is no folder nowhere."),
     ("--tensor-model-parallel-size 4 --num-attention-heads 6 --hidden-size 60", "Try 4 or 8 heads."),
@@ -315,6 +318,8 @@ def test_nothing_given_names_what_is_required():
     [
         ("--sequence-parallel", "--sequence-parallel has no effect with --tensor-model-parallel-size 1."),
         ("--num-query-groups 2", "--num-query-groups 2 is not read without --group-query-attention."),
+        ("--hysteresis 3", "--loss-scale-window and --hysteresis are read under --fp16 only"),
+        ("--fp16 --loss-scale 8 --hysteresis 3", "are read under --fp16 only, and without --loss-scale."),
         ("--lr-wsd-decay-iters 2", "are not read without --lr-decay-style WSD."),
         ("--save-interval 2", "--save-interval has no effect without --save."),
         ("--finetune", "have no effect without --load."),
