@@ -49,6 +49,14 @@ class OnHost(Resident):
         if overlap:
             buffer.leaving.append(self)
 
+    @property
+    def note(self) -> str:
+        return f"Of {self.size:,} parameters main parameters and optimizer states are on the host{self._where}."
+
+    @property
+    def _where(self) -> str:
+        return ""
+
     def _allocate(self) -> dict[str, Tensor]:
         return {name: torch.zeros(self.size, dtype=self.dtype) for name in ("main", *self.names)}
 
@@ -116,6 +124,11 @@ class OnDisk(OnHost):
         self.file = SpillFile(folder, rank, self.size * len(self.kinds) * self.dtype.itemsize, ranks=ranks)
         tile = min(TILE, self.size)
         self._sets = [[torch.empty(tile, dtype=self.dtype) for _ in self.kinds] for _ in range(2)]
+
+    @property
+    def _where(self) -> str:
+        stale = f"; it replaces {self.file.replaced} of a run that was killed" * (self.file.replaced > 0)
+        return f", in {self.file.path} of {self.file.nbytes:,} bytes{stale}"
 
     def _allocate(self) -> dict[str, Tensor]:
         return {}

@@ -32,9 +32,11 @@ class SpillFile:
         self.replaced = len(left) + self.path.exists()
         """Files of a run that was killed."""
         self._fd = _lock(self.path)
-        self._close = weakref.finalize(self, _remove, self._fd, self.path)
+        self.close = weakref.finalize(self, _remove, self._fd, self.path)
         with self._full_disk_explained():
             os.ftruncate(self._fd, 0)
+            if nbytes > self._free():  # else the attempt would fill the disk that others use
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if nbytes:
                 os.posix_fallocate(self._fd, 0, nbytes)
 
@@ -43,16 +45,19 @@ class SpillFile:
         try:
             yield
         except OSError as error:
-            self._close()
+            self.close()
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
-            room = os.statvfs(self.folder)
             raise OSError(
                 error.errno,
                 f"The disk is full: {self.path} needs {self.nbytes:,} bytes for the optimizer's states, and "
-                f"{room.f_bavail * room.f_frsize:,} are free. Make room, give another --offload-dir, share the states "
+                f"{self._free():,} are free. Make room, give another --offload-dir, share the states "
                 "over more ranks by --use-distributed-optimizer, or lower --optimizer-offload-fraction.",
             ) from error
+
+    def _free(self) -> int:
+        disk = os.statvfs(self.folder)
+        return disk.f_bavail * disk.f_frsize
 
     def read(self, vector: Tensor, place: int) -> None:
         """Fill a vector with what is at a byte of the file."""

@@ -38,6 +38,11 @@ class Resident:
         """Whether main params are more exact than the params."""
         return self.buffer.params.dtype != self.dtype
 
+    @property
+    def note(self) -> str:
+        """A line for the log, where something is to be said."""
+        return ""
+
     def _allocate(self) -> dict[str, Tensor]:
         kept = ("main", *self.names) if self.is_narrow else self.names
         return {name: self.buffer.params.new_zeros(self.size, dtype=self.dtype) for name in kept}

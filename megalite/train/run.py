@@ -97,7 +97,8 @@ def prepare(
         engine = replace(engine, watch=recorder.watch)
     data = datasets(config, derived, tokenizer)
     size = f"{num_parameters(engine.buffer, mesh):,} parameters"
-    for note in [size, *_stages(config, derived, tokenizer.vocab_size), *data.notes, resumed.note, *_said(config)]:
+    said = [*_said(config), *(home.note for home in engine.optimizer.homes)]
+    for note in [size, *_stages(config, derived, tokenizer.vocab_size), *data.notes, resumed.note, *said]:
         if note:
             logger.note(note)
     session = Session(

@@ -1,6 +1,7 @@
 """The one harness of the equality matrix: build a tiny run in any layout, step it, put its tensors together again."""
 
 import math
+import tempfile
 from dataclasses import replace
 from typing import Any
 
@@ -120,7 +121,7 @@ def offload(layout: Layout) -> Offload:
         optimizer_offload_fraction=layout.get("share", 1.0),
         overlap_cpu_optimizer_d2h_h2d=bool(layout.get("early")),
         optimizer_offload_device=kind or "cpu",
-        offload_dir=layout.get("dir"),
+        offload_dir=layout.get("dir") or (tempfile.mkdtemp(prefix="megalite-away-") if kind == "disk" else None),
     )
 
 

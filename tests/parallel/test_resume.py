@@ -33,6 +33,8 @@ LAYOUTS: dict[str, Layout] = {
     "tp2-sp-dp2": {"tp": 2, "sp": 1, "dp": 2},
     "dp4-sharded": {"dp": 4, "sharded": 1, "bucket": 3000, "overlap": 1, "gather": 1},
     "pp2-dp2-sharded": {"pp": 2, "dp": 2, "sharded": 1},
+    "host": {"offload": "cpu", "early": 1},
+    "dp2-sharded-disk": {"dp": 2, "sharded": 1, "offload": "disk", "share": 0.6},
 }
 PAIRS = list(product(LAYOUTS, LAYOUTS))
 FEW = [pair for i, pair in enumerate(PAIRS) if i % 4 == 1]
