@@ -125,7 +125,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(
         OSError, match=r"megalite-states-0\.bin needs 1,125,899,906,842,624 bytes .* --offload-dir"
-    ) as e:
+    ) as caught:
         SpillFile(tmp_path, 0, 1 << 50, ranks=1)
     assert caught.value.errno == errno.ENOSPC
     assert not list(tmp_path.iterdir())
