@@ -11,6 +11,7 @@ from megalite.config.schema import Config, Train
 from megalite.rules.course import COURSE_RULES
 from megalite.rules.files import FILES_RULES
 from megalite.rules.job import Job
+from megalite.rules.memory import MEMORY_RULES
 from megalite.rules.offload import OFFLOAD_RULES
 from megalite.rules.pipeline import PIPELINE_RULES
 from megalite.rules.shape import SHAPE_RULES
@@ -35,7 +36,7 @@ def check(
             problems.append(Problem(flags=(option.flag,), text=text))
     bad |= {flag for problem in problems for flag in problem.flags}
     job = Job(config=config, world_size=world_size, exists=exists, read=lambda path: Path(path).read_text("utf-8"))
-    for flags, rule in SHAPE_RULES + PIPELINE_RULES + COURSE_RULES + OFFLOAD_RULES + FILES_RULES:
+    for flags, rule in SHAPE_RULES + PIPELINE_RULES + MEMORY_RULES + COURSE_RULES + OFFLOAD_RULES + FILES_RULES:
         if bad.isdisjoint(flags.split()):
             problems += [Problem(flags=tuple(flags.split()), text=text) for text in rule(job)]
     return problems

@@ -1,6 +1,8 @@
 """Bytes that training keeps on one rank: exact for what lives as long as the run, an estimate for activations."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from megalite.arith.part import Part, whole
 from megalite.config.size import ModelSize
@@ -21,10 +23,11 @@ class StateBytes:
 
 
 def state_bytes(parameters: int, *, param_bytes: int, moments: int, shards: int = 1) -> StateBytes:
-    """Bytes for this many parameters on a rank: 16 each in fp32 with Adam, 18 in bf16 with main parameters in fp32.
+    """Bytes for this many parameters on a rank: 16 each in fp32 with Adam, 18 in 16 bits with main parameters in fp32.
 
     Where main parameters and moments are in `shards`, one on each data parallel rank, it is 8 + 8/d and 6 + 12/d.
-    `param_bytes` is 2 for bf16, 4 for fp32; `moments` is 2 for Adam, 1 for SGD with momentum, 0 for SGD without.
+    `param_bytes` is 2 for bf16 and fp16, 4 for fp32; `moments` is 2 for Adam, 1 for SGD with
+    momentum, 0 for SGD without.
     Main gradients and moments have four bytes, or as many as the parameters if those have more.
     """
     main, owned = max(param_bytes, 4), -(-parameters // shards)
@@ -36,53 +39,129 @@ def state_bytes(parameters: int, *, param_bytes: int, moments: int, shards: int 
     )
 
 
-def layer_activation_bytes(
-    size: ModelSize,
-    *,
-    micro_batch_size: int,
-    param_bytes: int,
-    tensor_parallel_size: int,
-    sequence_parallel: bool,
-    fused_attention: bool,
-    dropout: bool,
-) -> int:
-    """An estimate of what one layer keeps from forward to backward for one micro-batch.
+@dataclass(frozen=True, kw_only=True)
+class Keeping:
+    """What decides how much a layer keeps of one micro-batch from forward to backward."""
 
-    With 16 bits, dropout and unfused attention it is Korthikanti et al. 2022, table 2: sbh (10 + 24/t + 5as/(ht)) with
-    tensor parallelism and (sbh/t) (34 + 5as/h) with sequence parallelism. Grouped queries and gated MLPs follow the
-    same reasoning: every input of a matrix product or a non-linearity is kept once, a dropout mask has one byte.
+    micro_batch_size: int
+    param_bytes: int
+    hidden_bytes: int
+    """Of an element of the residual stream."""
+    tensor_parallel_size: int
+    sequence_parallel: bool
+    core: Literal["fused", "blocked", "softmax", "dropout"]
+    """How attention is computed: fused, in blocks (short sequences on a CPU), by its softmax, or that with dropout."""
+    dropout: bool
+    """On hidden activations."""
+    recomputed: frozenset[str] = frozenset()
+    """Which of core_attn, mlp and layernorm are computed again in backward."""
+    distributed: bool = False
+    """Each tensor parallel rank keeps a part of the input of what is recomputed."""
+
+
+BLOCK = 64
+"""Queries of a block under the blocked core, which keeps probabilities up to the end of each block."""
+
+
+def layer_activations(size: ModelSize, how: Keeping) -> dict[str, int]:
+    """Bytes of each tensor that one layer keeps from forward to backward of one micro-batch, by its name.
+
+    In sum it is Korthikanti et al. 2022, table 2, beside the statistics of norms. With beta bytes an element, dropout
+    and attention by its softmax: sbh (4 beta + 2 + 12 beta / t) + (2 beta + 1) a s^2 b / t with tensor parallelism, and
+    all of it divided by t with sequence parallelism. With beta = 2: sbh (10 + 24/t) + 5 a s^2 b / t. Grouped queries,
+    gated MLPs and RMSNorm follow the same reasoning. What all layers share (parameters, rotary angles, masks) is not
+    counted.
     """
-    t, b, beta = tensor_parallel_size, micro_batch_size, param_bytes
-    tokens, h, f = size.seq_length * b, size.hidden_size, size.ffn_hidden_size
-    replicated = tokens * h * (4 * beta + 2 * dropout)
-    kept_in_mlp = size.fc1_width + f
-    split = tokens * beta * (size.qkv_width + size.query_width + kept_in_mlp)
-    square = size.num_attention_heads * size.seq_length * tokens
-    scores = 0 if fused_attention else square * (beta + dropout * (beta + 1))
-    return -(-replicated // (t if sequence_parallel else 1)) + -(-(split + scores) // t)
+    t, beta, tokens = how.tensor_parallel_size, how.param_bytes, size.seq_length * how.micro_batch_size
+    rows = tokens // t if how.sequence_parallel else tokens
+    normed = {} if "layernorm" in how.recomputed else {"input": rows * size.hidden_size * beta}
+    mask = {"mask of the dropout after": rows * size.hidden_size} if how.dropout else {}
+    inside = {
+        "output of fc1": tokens * size.fc1_width * beta // t,
+        "input of fc2": tokens * size.ffn_hidden_size * beta // t,
+    }
+    return {
+        **_norm("attention", rows * size.hidden_size * how.hidden_bytes, rows, size, how),
+        **{f"{name} of qkv": nbytes for name, nbytes in normed.items()},
+        **_heads(size, tokens, how),
+        **({} if "core_attn" in how.recomputed else _core(size, tokens, how)),
+        "input of the output projection": tokens * size.query_width * beta // t,
+        **{f"{name} attention": nbytes for name, nbytes in mask.items()},
+        **_norm("MLP", rows * size.hidden_size * how.hidden_bytes, rows, size, how),
+        **{f"{name} of fc1": nbytes for name, nbytes in normed.items()},
+        **({} if "mlp" in how.recomputed else inside),
+        **{f"{name} the MLP": nbytes for name, nbytes in mask.items()},
+    }
 
 
-def activation_bytes(
-    size: ModelSize,
-    part: Part | None = None,
-    *,
-    micro_batch_size: int,
-    param_bytes: int,
-    tensor_parallel_size: int,
-    sequence_parallel: bool,
-    fused_attention: bool,
-    dropout: bool,
-) -> int:
-    """An estimate of what a part keeps of one micro-batch: its layers' activations, the logits and their gradient."""
+def _norm(name: str, nbytes: int, rows: int, size: ModelSize, how: Keeping) -> dict[str, int]:
+    """LayerNorm keeps the mean and the deviation of each row, RMSNorm its scale and, on a CPU, what it has scaled."""
+    of_rows = rows * max(how.param_bytes, 4)
+    kind = {"mean": of_rows, "deviation": of_rows} if size.norm_bias else {"scale": of_rows, "scaled input": nbytes}
+    return {f"{term} of the {name} norm": kept for term, kept in {"input": nbytes, **kind}.items()}
+
+
+def _heads(size: ModelSize, tokens: int, how: Keeping) -> dict[str, int]:
+    """What attention is given. It stays where qkv has put it, unless rotary positions or norms make it anew."""
+    t, beta = how.tensor_parallel_size, how.param_bytes
+    queries, keys = (tokens * n // t for n in (size.num_attention_heads, size.num_query_groups))
+    width = size.kv_channels * beta
+    where = tokens * size.qkv_width * beta // t
+    anew = {"queries": queries * width, "keys": keys * width}
+    if size.qk_norm:
+        # The norms read what qkv gave. Without rotary positions the values stay there, too.
+        norms = _norm("query", queries * width, queries, size, how) | _norm("key", keys * width, keys, size, how)
+        norms = {name: nbytes for name, nbytes in norms.items() if not name.startswith("input")}
+        return {"output of qkv": where, **norms, **anew, **({"values": keys * width} if size.rotary_dim else {})}
+    return anew | {"values": keys * width} if size.rotary_dim else {"queries, keys and values": where}
+
+
+def _core(size: ModelSize, tokens: int, how: Keeping) -> dict[str, int]:
+    t, beta, heads = how.tensor_parallel_size, how.param_bytes, size.num_attention_heads
+    if how.core == "fused":
+        # The kernel gives what it computes in the order of its queries; rotary positions leave those head by head.
+        by_heads = {"output by heads": tokens * size.query_width * beta // t} if size.rotary_dim else {}
+        return {"log-sum-exp of attention": tokens * heads * max(beta, 4) // t, **by_heads}
+    if how.core == "blocked":
+        return {
+            "scaled queries": tokens * size.query_width * beta // t,
+            **{
+                f"probabilities up to key {end}": how.micro_batch_size * heads * BLOCK * end * beta // t
+                for end in range(BLOCK, size.seq_length + 1, BLOCK)
+            },
+        }
+    square = tokens * heads * size.seq_length // t
+    copied = size.num_query_groups < heads and not size.rotary_dim and not size.qk_norm
+    dropped = {"mask of attention dropout": square, "dropped probabilities": square * beta}
+    return {
+        **({"queries, by their groups": tokens * size.query_width * beta // t} if copied else {}),
+        "probabilities": square * beta,
+        **(dropped if how.core == "dropout" else {}),
+    }
+
+
+def region_activations(size: ModelSize, how: Keeping) -> dict[str, int]:
+    """Bytes of what layers that are recomputed as a whole keep: what the first of them is given."""
+    elements = size.seq_length * how.micro_batch_size * size.hidden_size * how.hidden_bytes
+    cut = how.sequence_parallel or how.distributed
+    return {"input": elements // how.tensor_parallel_size if cut else elements}
+
+
+def activation_bytes(size: ModelSize, how: Keeping, part: Part | None = None, regions: Sequence[int] = ()) -> int:
+    """An estimate of what a part keeps of one micro-batch: its layers' activations, the logits and their gradient.
+
+    `regions`: so many layers each are recomputed as a whole.
+    """
     part = part or whole(size)
-    per_layer = layer_activation_bytes(
-        size,
-        micro_batch_size=micro_batch_size,
-        param_bytes=param_bytes,
-        tensor_parallel_size=tensor_parallel_size,
-        sequence_parallel=sequence_parallel,
-        fused_attention=fused_attention,
-        dropout=dropout,
-    )
-    logits = size.seq_length * micro_batch_size * -(-size.vocab_size // tensor_parallel_size)
-    return part.layers * per_layer + part.loss * 2 * logits * max(param_bytes, 4)
+    layers = (part.layers - sum(regions)) * sum(layer_activations(size, how).values())
+    inputs = len(regions) * sum(region_activations(size, how).values())
+    logits = size.seq_length * how.micro_batch_size * -(-size.vocab_size // how.tensor_parallel_size)
+    return layers + inputs + part.loss * 2 * logits * max(how.param_bytes, 4)
+
+
+def recomputed_bytes(size: ModelSize, how: Keeping, regions: Sequence[int] = ()) -> int:
+    """What is there besides, while the largest of the regions, or the modules of one layer, are computed again."""
+    everything = sum(layer_activations(size, replace(how, recomputed=frozenset())).values())
+    if regions:
+        return max(regions) * everything
+    return everything - sum(layer_activations(size, how).values())

@@ -19,9 +19,25 @@ class Sent:
     nbytes: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Again:
+    """What a part computes again in the backward of each micro-batch."""
+
+    blocks: int
+    """Attentions and MLPs, of which each has one column and one row linear."""
+    inputs: int
+    """Saved inputs of which each tp rank has a part."""
+    input_bytes: int
+    """Of an element of those."""
+
+
+NOTHING_AGAIN = Again(blocks=0, inputs=0, input_bytes=0)
+
+
 def tensor_parallel_traffic(
     size: ModelSize,
     part: Part | None = None,
+    again: Again = NOTHING_AGAIN,
     *,
     neighbours: int = 0,
     tensor_parallel_size: int,
@@ -46,6 +62,8 @@ def tensor_parallel_traffic(
       positions), in one all-reduce.
     - Without sequence parallelism, what comes from another stage: the ranks got a part of it each, and gather it.
       `neighbours` is how often a stage of this rank is next to one of another rank.
+    - What is computed again does the collectives of its forward once more; a saved input that is cut over the ranks is
+      gathered first.
     """
     part = part or whole(size)
     t, m, layers = tensor_parallel_size, num_micro_batches, part.layers
@@ -56,14 +74,18 @@ def tensor_parallel_traffic(
     loss = tokens * t * 3 * max(param_bytes, 4) * part.loss
     columns, rows = 2 * layers + part.loss, 2 * layers + part.embedding
     if not sequence_parallel:
-        sums = m * (columns + rows)
+        sums = m * (columns + rows + again.blocks)
         of_heads = head_norm_parameters(size) * layers * max(param_bytes, 4)
         received = m * neighbours * _is_cut(size, micro_batch_size, t)
         return _without_none(
             all_reduce=Sent(calls=sums + (of_heads > 0), nbytes=sums * activation + of_heads),
-            all_gather=Sent(calls=m * part.loss + received, nbytes=m * loss + received * activation),
+            all_gather=Sent(
+                calls=m * (part.loss + again.inputs) + received,
+                nbytes=m * (loss + again.inputs * tokens * size.hidden_size * again.input_bytes)
+                + received * activation,
+            ),
         )
-    gathers, scatters = m * (2 * columns + rows), m * (columns + rows)
+    gathers, scatters = m * (2 * columns + rows + again.blocks), m * (columns + rows + again.blocks)
     owed = count_parameters(size, part).replicated * max(param_bytes, 4)
     return _without_none(
         all_gather=Sent(calls=gathers + m * part.loss, nbytes=gathers * activation + m * loss),

@@ -77,11 +77,7 @@ _PRECISION = (
         "--fp8-* --fp4-* --first-last-layers-bf16 --use-precision-aware-optimizer",
     ),
     ("is not supported yet: torch decides how a matrix product sums.", "--disable-bf16-reduced-precision-matmul"),
-    (
-        "is not supported yet: activations are kept. Use a smaller --micro-batch-size, or --sequence-parallel.",
-        "--recompute-activations --recompute-granularity --recompute-method --recompute-num-layers "
-        "--recompute-modules --distribute-saved-activations --checkpoint-activations",
-    ),
+    ("is an old name. Use --recompute-granularity full.", "--checkpoint-activations"),
     (
         "is not supported: activations stay on the device. Use a smaller --micro-batch-size, or offload the states of "
         "the optimizer by --optimizer-cpu-offload.",
@@ -198,6 +194,7 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
     "--use-rotary-position-embeddings": ("--position-embedding-type", "rope"),
     "--persistent-save-interval": ("--save-interval",),
     "--layernorm-epsilon": ("--norm-epsilon",),
+    "--recompute-activations": ("--recompute-granularity", "selective"),
     "--override-opt_param-scheduler": ("--override-opt-param-scheduler",),
     "--use-checkpoint-opt_param-scheduler": ("--use-checkpoint-opt-param-scheduler",),
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from megalite.config.field import option
+from megalite.config.memory import Memory
 from megalite.config.model import Model
 from megalite.config.offload import Offload
 from megalite.config.parallel import Parallel
@@ -286,6 +287,7 @@ class Config:
     model: Model = field(default_factory=Model)
     parallel: Parallel = field(default_factory=Parallel)
     train: Train = field(default_factory=Train)
+    memory: Memory = field(default_factory=Memory)
     optimizer: Optimizer = field(default_factory=Optimizer)
     offload: Offload = field(default_factory=Offload)
     data: Data = field(default_factory=Data)

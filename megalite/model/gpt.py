@@ -3,6 +3,7 @@
 s sequence, e rows between tensor-parallel regions, b micro-batch, h hidden, v vocabulary columns of this tp rank
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from megalite.gradient import WeightGrads
 from megalite.model.context import Context
-from megalite.model.layer import Layer
+from megalite.model.layer import Block, Layer
 from megalite.ops.rotary import rotary_angles
 from megalite.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
 from megalite.tensor_parallel.embedding import VocabParallelHead
@@ -20,8 +21,8 @@ from megalite.tensor_parallel.layout import TensorParallel
 class GPT(nn.Module):
     """tokens [b, s] -> logits [s, b, v]; a stage takes, or gives, hidden [e, b, h] where it is not the first, or last.
 
-    `layers` is keyed by global layer number, so that names are global too. Of a stage without the embedding,
-    `embedding` passes hidden activations on; without the loss, `final_norm` and `head` are identities.
+    `layers` is keyed by global layer number, so that names are global too; `blocks` runs them. Of a stage without the
+    embedding, `embedding` passes hidden activations on; without the loss, `final_norm` and `head` are identities.
     """
 
     rotary: Tensor | None
@@ -31,6 +32,7 @@ class GPT(nn.Module):
         *,
         embedding: nn.Module,
         layers: dict[int, Layer],
+        blocks: Sequence[Block],
         final_norm: nn.Module,
         head: VocabParallelHead | nn.Identity,
         rotary: Tensor | None,
@@ -43,7 +45,7 @@ class GPT(nn.Module):
         super().__init__()
         self.embedding = embedding
         self.layers = nn.ModuleDict({str(number): layer for number, layer in layers.items()})
-        self.final_norm, self.head = final_norm, head
+        self.blocks, self.final_norm, self.head = blocks, final_norm, head
         self.register_buffer("rotary", rotary, persistent=False)
         self.weight_grads, self.layout, self.hidden_size = weight_grads, layout, hidden_size
         self.hidden_dtype, self.device = hidden_dtype, device
@@ -56,8 +58,8 @@ class GPT(nn.Module):
         if self.rotary is not None:
             context = replace(context, angles=rotary_angles(self.rotary, context.position_ids))
         x = self.embedding(x, context)
-        for layer in self.layers.values():
-            x = layer(x, context)
+        for block in self.blocks:
+            x = block(x, context)
         return x
 
     def loss(self, x: Tensor, labels: Tensor, loss_mask: Tensor, context: Context) -> Tensor:

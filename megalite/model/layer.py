@@ -1,10 +1,15 @@
 """One transformer layer, pre-norm."""
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 from megalite.model.attention import Attention
 from megalite.model.context import Context
 from megalite.model.dropout import HiddenDropout
+
+Block = Callable[[Tensor, Context], Tensor]
+"""A part of the residual stream, x [e, b, h] -> [e, b, h]: a layer, or several."""
 
 
 class Layer(nn.Module):

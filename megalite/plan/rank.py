@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from megalite.arith.memory import StateBytes, activation_bytes
+from megalite.arith.memory import Keeping, StateBytes, activation_bytes, recomputed_bytes
 from megalite.arith.offload import offloaded
 from megalite.arith.parameters import count_parameters
 from megalite.arith.part import Part
 from megalite.arith.traffic import (
+    Again,
     Sent,
     data_parallel_traffic,
     ends_traffic,
@@ -15,6 +16,7 @@ from megalite.arith.traffic import (
     tensor_parallel_traffic,
 )
 from megalite.config.derive import Derived
+from megalite.config.memory import recomputed_modules, recomputed_regions
 from megalite.config.schema import Config
 from megalite.config.size import ModelSize
 from megalite.schedule.action import Op, Program
@@ -66,7 +68,7 @@ def _plan(
     program: Program,
     place: Sequence[int],
 ) -> RankPlan:
-    parallel, tp = config.parallel, config.parallel.tensor_model_parallel_size
+    tp = config.parallel.tensor_model_parallel_size
     param_bytes = config.train.param_bytes
     part = Part(
         layers=sum(len(stage.layers) for stage in held),
@@ -75,33 +77,38 @@ def _plan(
     )
     parameters = count_parameters(size, part).per_rank(tp)
     moments = 2 if config.optimizer.optimizer == "adam" else int(config.optimizer.sgd_momentum > 0)
-    kept = {
-        stage.number: activation_bytes(
-            size,
-            Part(layers=len(stage.layers), embedding=stage.embedding, loss=stage.loss),
-            micro_batch_size=config.train.micro_batch_size,
-            param_bytes=param_bytes,
-            tensor_parallel_size=tp,
-            sequence_parallel=parallel.sequence_parallel,
-            fused_attention=config.model.attention_dropout == 0,
-            dropout=config.model.hidden_dropout > 0,
-        )
-        for stage in held
-    }
+    how, regions = _keeping(config), {s.number: recomputed_regions(config.memory, len(s.layers)) for s in held}
+    parts = {s.number: Part(layers=len(s.layers), embedding=s.embedding, loss=s.loss) for s in held}
+    kept = {number: activation_bytes(size, how, part, regions[number]) for number, part in parts.items()}
+    again = max(recomputed_bytes(size, how, regions[number]) for number in parts)
     here, away = offloaded(
-        parameters,
-        config.offload.share,
-        param_bytes=param_bytes,
-        moments=moments,
-        shards=derived.optimizer_shards,
+        parameters, config.offload.share, param_bytes=param_bytes, moments=moments, shards=derived.optimizer_shards
     )
     return RankPlan(
         parameters=parameters,
         states=here,
         away=away,
         in_flight=peak_kept(program),
-        activations=peak_bytes(program, kept),
-        traffic=_traffic(config, derived, size, part, parameters, _neighbours(held, place)),
+        activations=peak_bytes(program, kept) + again,
+        traffic=_traffic(
+            config, derived, size, part, parameters, _neighbours(held, place), [n for r in regions.values() for n in r]
+        ),
+    )
+
+
+def _keeping(config: Config) -> Keeping:
+    model, param_bytes = config.model, config.train.param_bytes
+    by_softmax = model.softmax_type != "vanilla" or model.apply_query_key_layer_scaling
+    return Keeping(
+        micro_batch_size=config.train.micro_batch_size,
+        param_bytes=param_bytes,
+        hidden_bytes=4 if model.fp32_residual_connection else param_bytes,
+        tensor_parallel_size=config.parallel.tensor_model_parallel_size,
+        sequence_parallel=config.parallel.sequence_parallel,
+        core="dropout" if model.attention_dropout else "softmax" if by_softmax else "fused",
+        dropout=model.hidden_dropout > 0,
+        recomputed=recomputed_modules(config.memory),
+        distributed=config.memory.distribute_saved_activations,
     )
 
 
@@ -120,7 +127,15 @@ def _neighbours(held: Sequence[Stage], place: Sequence[int]) -> int:
     return sum(place[mine] != place[other] for mine, other in beside)
 
 
-def _traffic(config: Config, derived: Derived, size: ModelSize, part: Part, parameters: int, neighbours: int) -> Groups:
+def _traffic(
+    config: Config,
+    derived: Derived,
+    size: ModelSize,
+    part: Part,
+    parameters: int,
+    neighbours: int,
+    regions: Sequence[int],
+) -> Groups:
     tp, param_bytes = config.parallel.tensor_model_parallel_size, config.train.param_bytes
     step = {
         "neighbours": neighbours,
@@ -130,9 +145,14 @@ def _traffic(config: Config, derived: Derived, size: ModelSize, part: Part, para
     }
     sp = config.parallel.sequence_parallel
     hidden_bytes = 4 if config.model.fp32_residual_connection else param_bytes
+    again = Again(
+        blocks=2 * sum(regions) + part.layers * ("mlp" in recomputed_modules(config.memory)),
+        inputs=len(regions) * config.memory.distribute_saved_activations,
+        input_bytes=hidden_bytes,
+    )
     at_one_end = part.embedding != part.loss
     return {
-        "tp": tensor_parallel_traffic(size, part, sequence_parallel=sp, param_bytes=param_bytes, **step),
+        "tp": tensor_parallel_traffic(size, part, again, sequence_parallel=sp, param_bytes=param_bytes, **step),
         "pp": pipeline_traffic(size, sequence_parallel=sp, hidden_bytes=hidden_bytes, **step),
         "ends of pp": ends_traffic(size, tensor_parallel_size=tp, grad_bytes=4) if at_one_end else {},
         "dp": data_parallel_traffic(

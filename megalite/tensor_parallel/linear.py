@@ -38,19 +38,20 @@ class _ColumnLinear(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layout: TensorParallel, weight_grads: WeightGrads
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.layout, ctx.weight_grads = layout, weight_grads
+        ctx.parameter, ctx.layout, ctx.weight_grads = weight, layout, weight_grads
         return F.linear(layout.gather(x).wait(), weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor | None, None, None]:
         x, weight = ctx.saved_tensors
-        dy, layout = grads[0], ctx.layout
+        # What was saved comes back as another object where hooks on saved tensors are in force.
+        dy, layout, parameter = grads[0], ctx.layout, ctx.parameter
         gathering = layout.gather(x) if ctx.weight_grads.at_once else None
         reducing = layout.reduce(dy @ weight)
 
         def weight_grad() -> None:
             full = (gathering or layout.gather(x)).wait()
-            main_grad_of(weight).add_product(_rows(dy).t(), _rows(full))
+            main_grad_of(parameter).add_product(_rows(dy).t(), _rows(full))
 
         ctx.weight_grads.add(weight_grad)
         db = _column_sums(_rows(dy)) if ctx.needs_input_grad[2] else None
@@ -66,14 +67,15 @@ class _RowLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, layout: TensorParallel, weight_grads: WeightGrads) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.layout, ctx.weight_grads = layout, weight_grads
+        ctx.parameter, ctx.layout, ctx.weight_grads = weight, layout, weight_grads
         return layout.reduce(F.linear(x, weight)).wait()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         x, weight = ctx.saved_tensors
         dy = ctx.layout.gather(grads[0]).wait()
-        ctx.weight_grads.add(lambda: main_grad_of(weight).add_product(_rows(dy).t(), _rows(x)))
+        parameter = ctx.parameter
+        ctx.weight_grads.add(lambda: main_grad_of(parameter).add_product(_rows(dy).t(), _rows(x)))
         return dy @ weight, None, None, None
 
 

@@ -74,6 +74,7 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
     placed = placement(asked.schedule, asked.num_ranks, asked.num_chunks)
     chunks = build_stages(
         config.model,
+        config.memory,
         partition(config.model, config.parallel, vocab_size=vocab_size),
         placed,
         vocab_size=vocab_size,

@@ -8,6 +8,7 @@ import torch
 
 from megalite.checkpoint.format import find, read_index
 from megalite.checkpoint.load import load
+from megalite.config.memory import Memory
 from megalite.config.parallel import Parallel
 from megalite.config.schema import Config
 from megalite.config.size import model_size
@@ -50,6 +51,7 @@ def open_checkpoint(root: Path, *, mesh: ParallelMesh, step: int | None = None) 
     placed = range(mesh.pp.size)
     chunks = build_stages(
         model,
+        Memory(),
         partition(model, parallel, vocab_size=vocab_size),
         placed,
         vocab_size=vocab_size,

@@ -1,13 +1,15 @@
 """The parts of a layer, made as the settings ask: each variant is a value handed to a constructor."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
 
+from megalite.config.memory import Memory, recomputed_modules, recomputed_regions
 from megalite.config.model import Model
 from megalite.config.size import ModelSize
 from megalite.config.windows import layers_without_rotary, windows
@@ -15,9 +17,10 @@ from megalite.gradient import WeightGrads
 from megalite.model.attention import Attention, DropoutCore, FusedCore, SoftmaxCore, turned, unturned
 from megalite.model.dropout import HiddenDropout
 from megalite.model.embedding import LearnedPositions
-from megalite.model.layer import Layer, PostNormResidualLayer
+from megalite.model.layer import Block, Layer, PostNormResidualLayer
 from megalite.model.mlp import MLP
 from megalite.model.norm import LayerNorm, Norm, RMSNorm
+from megalite.model.recompute import Distributed, Recomputed, Whole, chain, recompute, renormalise
 from megalite.ops.activation import gelu_exact, gelu_tanh, quick_geglu, squared_relu, swiglu
 from megalite.ops.rotary import Scaling, rotary_table
 from megalite.shard import Init
@@ -41,6 +44,7 @@ class Parts:
     def __init__(
         self,
         m: Model,
+        memory: Memory,
         size: ModelSize,
         *,
         layout: TensorParallel,
@@ -48,14 +52,14 @@ class Parts:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self.m, self.size, self.layout, self.weight_grads = m, size, layout, weight_grads
+        self.m, self.memory, self.size, self.layout, self.weight_grads = m, memory, size, layout, weight_grads
         self.common = Common(layout=layout, dtype=dtype, device=device)
         self.windows, self.unturned = windows(m), layers_without_rotary(m)
 
     def layer(self, number: int) -> Layer:
         dropout = self.m.hidden_dropout
         kind = PostNormResidualLayer if self.m.apply_residual_connection_post_layernorm else Layer
-        return kind(
+        layer = kind(
             attention_norm=self.norm(self.m.hidden_size),
             attention=self.attention(number),
             attention_dropout=HiddenDropout(dropout, site="attention", layer=number, layout=self.layout),
@@ -63,6 +67,23 @@ class Parts:
             mlp=self.mlp(),
             mlp_dropout=HiddenDropout(dropout, site="mlp", layer=number, layout=self.layout),
         )
+        modules = recomputed_modules(self.memory)
+        if "core_attn" in modules:
+            recompute(layer.attention.core)
+        if "mlp" in modules:
+            recompute(layer.mlp)
+        if "layernorm" in modules:
+            renormalise(layer.attention_norm, layer.attention)
+            renormalise(layer.mlp_norm, layer.mlp)
+        return layer
+
+    def blocks(self, layers: Sequence[Layer]) -> list[Block]:
+        """What a stage computes one after the other: layers, or regions of layers that are recomputed as a whole."""
+        store = Distributed(self.layout.tp) if self.memory.distribute_saved_activations else Whole()
+        rest, blocks = iter(layers), list[Block]()
+        for count in recomputed_regions(self.memory, len(layers)):
+            blocks.append(Recomputed(chain(list(islice(rest, count))), store))
+        return blocks + list(rest)
 
     def norm(self, width: int, *, per_head: bool = False) -> Norm:
         """A norm over the hidden dimension, of which a rank may see some rows, or over one head of its own."""

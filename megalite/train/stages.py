@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from megalite.config.derive import padded_vocab_size
+from megalite.config.memory import Memory
 from megalite.config.model import Model
 from megalite.config.size import model_size
 from megalite.gradient import WeightGrads, main_dtype
@@ -21,6 +22,7 @@ from megalite.train.parts import Parts
 
 def build_stages(
     m: Model,
+    memory: Memory,
     stages: Sequence[Stage],
     placement: Sequence[int],
     *,
@@ -43,7 +45,8 @@ def build_stages(
     built = {}
     for stage in (stage for stage in stages if placement[stage.number] == mesh.pp.rank):
         weight_grads = WeightGrads()
-        parts = Parts(m, size, layout=layout, weight_grads=weight_grads, dtype=dtype, device=mesh.device)
+        parts = Parts(m, memory, size, layout=layout, weight_grads=weight_grads, dtype=dtype, device=mesh.device)
+        layers = {number: parts.layer(number) for number in stage.layers}
         matrix = parts.init(vocab_size, m.hidden_size, std=std)
         if stage.embedding or (stage.loss and size.tied_embeddings and word is None):
             word = VocabParallelEmbedding(shard, m.hidden_size, at_both_ends=at_both_ends, init=matrix, **parts.common)
@@ -56,7 +59,8 @@ def build_stages(
             )
             if stage.embedding and word is not None
             else Continued(word if stage.loss and size.tied_embeddings else None),
-            layers={number: parts.layer(number) for number in stage.layers},
+            layers=layers,
+            blocks=parts.blocks(list(layers.values())),
             final_norm=parts.norm(m.hidden_size) if stage.loss else nn.Identity(),
             head=VocabParallelHead(
                 shard,

@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from megalite.arith.flops import model_flops
-from megalite.arith.memory import activation_bytes, layer_activation_bytes, state_bytes
+from megalite.arith.memory import (
+    Keeping,
+    activation_bytes,
+    layer_activations,
+    recomputed_bytes,
+    region_activations,
+    state_bytes,
+)
 from megalite.arith.parameters import count_parameters
 from megalite.arith.part import Part, whole
 from megalite.arith.traffic import (
@@ -113,30 +120,45 @@ def test_state_bytes(param_bytes, moments, per_parameter):
     assert sharded == kept + (1000 * per_parameter - kept) // 4
 
 
+HOW = Keeping(
+    micro_batch_size=2,
+    param_bytes=2,
+    hidden_bytes=2,
+    tensor_parallel_size=2,
+    sequence_parallel=False,
+    core="dropout",
+    dropout=True,
+)
+
+
 @pytest.mark.parametrize("t", [1, 2, 8])
 @pytest.mark.parametrize("sp", [False, True])
-@pytest.mark.parametrize("fused", [False, True])
-def test_activations_as_korthikanti(t, sp, fused):
+@pytest.mark.parametrize("core_attn", [frozenset(), frozenset({"core_attn"})])
+def test_activations_as_korthikanti(t, sp, core_attn):
     s, b, h, a = 2048, 2, 1024, 16
-    found = layer_activation_bytes(
-        gpt(4, h, a, s, 51200),
-        micro_batch_size=b,
-        param_bytes=2,
-        tensor_parallel_size=t,
-        sequence_parallel=sp,
-        fused_attention=fused,
-        dropout=True,
-    )
-    square = 0 if fused else 5 * a * s / h
+    how = replace(HOW, tensor_parallel_size=t, sequence_parallel=sp, recomputed=core_attn)
+    terms = layer_activations(gpt(4, h, a, s, 51200), how)
+    statistics = sum(nbytes for name, nbytes in terms.items() if name.startswith(("mean", "deviation")))
+    assert statistics == 2 * 2 * s * b * 4 // (t if sp else 1)
+    square = 0 if core_attn else 5 * a * s / h
     formula = s * b * h * ((34 + square) / t if sp else 10 + (24 + square) / t)
-    assert found == formula
+    assert sum(terms.values()) - statistics == formula
+
+
+@pytest.mark.parametrize(("sp", "distributed", "share"), [(False, False, 1), (True, False, 4), (False, True, 4)])
+def test_the_input_of_a_region_as_korthikanti(sp, distributed, share):
+    how = replace(HOW, tensor_parallel_size=4, sequence_parallel=sp, distributed=distributed)
+    assert region_activations(gpt(4, 64, 4, 32, 100), how) == {"input": 2 * 32 * 2 * 64 // share}
 
 
 def test_activations_of_a_model_have_its_layers_and_logits():
-    size = gpt(4, 64, 4, 32, 100)
-    settings = {"micro_batch_size": 2, "param_bytes": 4, "tensor_parallel_size": 2, "sequence_parallel": True}
-    settings |= {"fused_attention": True, "dropout": False}
-    assert activation_bytes(size, **settings) == 4 * layer_activation_bytes(size, **settings) + 2 * 32 * 2 * 50 * 4
+    size, logits = gpt(4, 64, 4, 32, 100), 2 * 32 * 2 * 50 * 4
+    layer, region = (sum(terms(size, HOW).values()) for terms in (layer_activations, region_activations))
+    assert activation_bytes(size, HOW) == 4 * layer + logits
+    assert activation_bytes(size, HOW, regions=[2, 1]) == layer + 2 * region + logits
+    assert recomputed_bytes(size, HOW) == 0
+    assert recomputed_bytes(size, HOW, [1, 2]) == 2 * layer
+    assert recomputed_bytes(size, replace(HOW, recomputed=frozenset({"mlp"}))) == 32 * 2 * (4 + 4) * 64 * 2 // 2
 
 
 @pytest.mark.parametrize(("L", "m", "t"), [(1, 1, 2), (4, 3, 2), (3, 2, 8)])
@@ -193,9 +215,7 @@ def test_parameters_of_parts_add_up(tied):
 
 
 def test_activations_of_parts_add_up():
-    settings = {"micro_batch_size": 2, "param_bytes": 4, "tensor_parallel_size": 2, "sequence_parallel": True}
-    settings |= {"fused_attention": True, "dropout": False}
-    assert sum(activation_bytes(SIZE, part, **settings) for part in PARTS) == activation_bytes(SIZE, **settings)
+    assert sum(activation_bytes(SIZE, HOW, part) for part in PARTS) == activation_bytes(SIZE, HOW)
 
 
 @pytest.mark.parametrize("sp", [True, False])

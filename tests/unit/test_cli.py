@@ -72,7 +72,7 @@ def test_flag_sets_field(argv, section, name, value):
         ("--context-parallel-size 2", "--context-parallel-size 2 is not supported yet"),
         ("--expert-model-parallel-size 2", "--expert-model-parallel-size 2 is not supported yet"),
         ("--use-torch-fsdp2", "--use-torch-fsdp2 is not supported yet"),
-        ("--checkpoint-activations", "--checkpoint-activations is an old name. Use --recompute-activations."),
+        ("--checkpoint-activations", "--checkpoint-activations is an old name. Use --recompute-granularity full."),
         ("--num-experts 8", "--num-experts 8 is not supported yet"),
         ("--moe-router-topk 2", "--moe-router-topk 2 is not supported yet"),
         ("--dataloader-type external", "--dataloader-type external is not one of single, cyclic"),

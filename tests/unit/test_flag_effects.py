@@ -62,6 +62,7 @@ FRAGMENTS = f"{FIM} --fim-rate 1 --fim-split-sample 9 --fim-fragment-rate 1"
 PP = "--pipeline-model-parallel-size 2 --num-layers 4"
 WANDB = "--wandb-project tries"
 DISK = "--optimizer-cpu-offload --optimizer-offload-device disk"
+FULL = "--recompute-granularity full"
 
 EFFECTS: dict[str, Row] = {
     "--num-layers": Row(value="3"),
@@ -158,6 +159,11 @@ EFFECTS: dict[str, Row] = {
     "--deterministic-mode": Row(),
     "--manual-gc": Row(),
     "--manual-gc-interval": Row(value="2", given="--manual-gc"),
+    "--recompute-granularity": Row(value="full", plan=True),
+    "--recompute-method": Row(value="block", given=FULL, plan=True),
+    "--recompute-num-layers": Row(value="2", given=FULL, plan=True),
+    "--recompute-modules": Row(value="mlp", given="--recompute-granularity selective", plan=True),
+    "--distribute-saved-activations": Row(given=f"{FULL} --tensor-model-parallel-size 2", plan=True),
     "--optimizer": Row(value="sgd"),
     "--lr": Row(value="2e-2"),
     "--min-lr": Row(value="9e-3"),

@@ -72,6 +72,8 @@ def test_allowed(flags):
     assert problems(flags) == []
 
 
+FULL = "--recompute-granularity full"
+TP = "--tensor-model-parallel-size 2"
 PP = "--pipeline-model-parallel-size 2"
 V = "--num-virtual-stages-per-pipeline-rank 2"
 GROUP = "--microbatch-group-size-per-virtual-pipeline-stage"
@@ -139,6 +141,23 @@ TABLE = [
         "--seq-length 34 is not divisible by --tensor-model-parallel-size 4 under --sequence-parallel. Try 32 or 36.",
     ),
     ("--device cpu --distributed-backend nccl", "Try --distributed-backend gloo."),
+    (
+        "--recompute-method block --recompute-num-layers 1",
+        "--recompute-method block and --recompute-num-layers 1 need --recompute-granularity full.",
+    ),
+    (
+        "--recompute-granularity full --recompute-modules mlp",
+        "--recompute-modules mlp needs --recompute-granularity selective.",
+    ),
+    ("--recompute-activations --recompute-modules moe_act", "moe_act is not supported: there are no experts yet."),
+    ("--recompute-activations --recompute-modules core", "core is not one of core_attn, layernorm, mlp."),
+    (f"{FULL} --distribute-saved-activations", "needs tensor parallel ranks to keep a part each."),
+    (f"{FULL} {TP} --sequence-parallel --distribute-saved-activations", "under which each rank has its own part."),
+    (
+        f"{FULL} --tensor-model-parallel-size 4 --distribute-saved-activations --seq-length 33 --hidden-size 6 "
+        "--kv-channels 4 --micro-batch-size 1",
+        "x --hidden-size 6 is not divisible by --tensor-model-parallel-size 4. Try --micro-batch-size 4.",
+    ),
     (
         "--tensor-model-parallel-size 2 --global-batch-size 10",
         "--global-batch-size 10 is not divisible by --micro-batch-size 2 x data-parallel size 2. Try 8 or 12.",
