@@ -117,7 +117,6 @@ _MODEL = (
 
 _COURSE = (
     ("is not supported yet: what is timed is the parts of a step. Use --timing-log-level.", "--profile"),
-    ("is not supported yet: all parameters share one --lr.", "--decoupled-lr --decoupled-min-lr"),
     ("is not supported. Set the environment variable WANDB_ENTITY.", "--wandb-entity"),
     ("is not supported. Use --timing-log-level 1 with --timing-log-option all.", "--log-straggler"),
     ("is not supported. Use --config.", "--yaml-cfg"),

@@ -96,6 +96,10 @@ class Optimizer:
     """Highest learning rate."""
     min_lr: float = option(0.0, at_least=0)
     """Learning rate at the end of the decay."""
+    decoupled_lr: float | None = option(at_least=0)
+    """Highest learning rate of the word embedding and the output layer. Unset: --lr."""
+    decoupled_min_lr: float | None = option(at_least=0)
+    """Their learning rate at the end of the decay, beside --decoupled-lr. Unset: --min-lr."""
     lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"] = "linear"
     """Shape of the learning rate after the warm-up."""
     lr_decay_iters: int | None = option(at_least=1)

@@ -1,6 +1,6 @@
 """Contiguous parameters and main grads, in buckets whose gradients are summed over dp as backward proceeds."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -9,10 +9,10 @@ from torch import nn
 
 from megalite.comm.collectives import Pending
 from megalite.data_parallel import layout
-from megalite.data_parallel.layout import BucketPlan, Entry, Slot
+from megalite.data_parallel.layout import BucketPlan, Entry, Slot, Treat
 from megalite.data_parallel.policy import Replicated
 from megalite.gradient import MainGrad, attach, main_dtype
-from megalite.shard import Shard, ShardSpec
+from megalite.shard import Shard
 
 
 class Bucket:
@@ -52,7 +52,7 @@ class GradBuffer:
         self,
         stages: Mapping[int, Sequence[Entry]],
         *,
-        decays: Callable[[str, ShardSpec], bool],
+        treat: Treat,
         tied: frozenset[str],
         bucket_size: int | None,
         policy: Replicated,
@@ -62,7 +62,7 @@ class GradBuffer:
         device: torch.device,
     ) -> None:
         self.policy, self.overlap, self.overlap_gather = policy, overlap, overlap_gather
-        plan = layout.plan(stages, decays=decays, tied=tied, bucket_size=bucket_size, multiple_of=policy.shards)
+        plan = layout.plan(stages, treat=treat, tied=tied, bucket_size=bucket_size, multiple_of=policy.shards)
         self.slots = [slot for bucket in plan for slot in bucket.slots]
         self.buckets = [Bucket(bucket, by_readiness=bucket.slots[0].name not in tied) for bucket in plan]
         self.owned = layout.segments(plan, policy.own)

@@ -22,10 +22,22 @@ Entry = tuple[str, nn.Parameter, ShardSpec]
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
-class Kind:
-    """What distinguishes one segment from another: whether its elements decay, are replicas, which sums they owe."""
+class Treatment:
+    """What an update does to a parameter that it does not do to every other."""
 
     decayed: bool
+    decoupled: bool = False
+    """It has a learning rate of its own."""
+
+
+Treat = Callable[[str, ShardSpec], Treatment]
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Kind:
+    """What distinguishes one segment from another: how its elements are updated, are replicas, which sums they owe."""
+
+    treatment: Treatment
     replicated: bool
     owes_tp: bool
     owes_ends: bool
@@ -85,7 +97,7 @@ class Piece:
 def plan(
     stages: Mapping[int, Sequence[Entry]],
     *,
-    decays: Callable[[str, ShardSpec], bool],
+    treat: Treat,
     tied: frozenset[str],
     bucket_size: int | None,
     multiple_of: int,
@@ -100,9 +112,9 @@ def plan(
     buckets, offset = [], 0
     for stage, bucket in contents:
         slots, start = [], offset
-        for name, parameter, spec in sorted(bucket, key=lambda entry: _kind(entry[0], entry[2], decays)):
+        for name, parameter, spec in sorted(bucket, key=lambda entry: _kind(entry[0], entry[2], treat)):
             where = slice(offset, offset + parameter.numel())
-            kind = _kind(name, spec, decays)
+            kind = _kind(name, spec, treat)
             slots.append(Slot(name=name, parameter=parameter, spec=spec, kind=kind, range=where))
             offset = where.stop
         offset = start + -(-(offset - start) // multiple_of) * multiple_of
@@ -162,9 +174,9 @@ def _cut(entries: Iterable[Entry], bucket_size: int | None) -> list[list[Entry]]
     return buckets
 
 
-def _kind(name: str, spec: ShardSpec, decays: Callable[[str, ShardSpec], bool]) -> Kind:
+def _kind(name: str, spec: ShardSpec, treat: Treat) -> Kind:
     return Kind(
-        decayed=decays(name, spec),
+        treatment=treat(name, spec),
         replicated=spec.split_dim is None,
         owes_tp=spec.sum_grad_over_tp,
         owes_ends=spec.sum_grad_over_ends,

@@ -62,3 +62,18 @@ class WeightDecay:
         if self.style == "constant" or samples > self.samples:
             return self.end
         return self.start + (1 - SHAPES[self.style](samples / self.samples)) * (self.end - self.start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedules:
+    """All of a run."""
+
+    learning_rate: LearningRate
+    weight_decay: WeightDecay
+    decoupled: LearningRate | None = None
+    """Of the word embedding and the output layer, where they do not share that of all others."""
+
+    @property
+    def decoupled_learning_rate(self) -> LearningRate:
+        """What the word embedding and the output layer go by."""
+        return self.decoupled or self.learning_rate

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from megalite.optimizer.lr import LearningRate, WeightDecay
+from megalite.optimizer.lr import LearningRate, Schedules, WeightDecay
 
 _FLAGS = {
     "max_lr": "--lr",
@@ -15,6 +15,7 @@ _FLAGS = {
     "wsd_style": "--lr-wsd-decay-style",
     "wsd_decay": "--lr-wsd-decay-iters or -samples, in samples",
 }
+_DECOUPLED_FLAGS = {"max_lr": "--decoupled-lr", "min_lr": "--decoupled-min-lr"}
 _DECAY_FLAGS = {
     "start": "--weight-decay at the start",
     "end": "--weight-decay at the end",
@@ -23,36 +24,49 @@ _DECAY_FLAGS = {
 }
 
 
-def describe(rate: LearningRate, decay: WeightDecay) -> dict[str, Any]:
+def describe(schedules: Schedules) -> dict[str, Any]:
     """The schedules as plain data."""
-    return {"learning_rate": asdict(rate), "weight_decay": asdict(decay)}
+    return {
+        "learning_rate": asdict(schedules.learning_rate),
+        "decoupled_learning_rate": schedules.decoupled and asdict(schedules.decoupled),
+        "weight_decay": asdict(schedules.weight_decay),
+    }
 
 
-def described(scalars: dict[str, Any]) -> tuple[LearningRate, WeightDecay]:
+def described(scalars: dict[str, Any]) -> Schedules:
     """The schedules that a checkpoint describes."""
-    return LearningRate(**scalars["learning_rate"]), WeightDecay(**scalars["weight_decay"])
+    decoupled = scalars.get("decoupled_learning_rate")
+    return Schedules(
+        learning_rate=LearningRate(**scalars["learning_rate"]),
+        decoupled=decoupled and LearningRate(**decoupled),
+        weight_decay=WeightDecay(**scalars["weight_decay"]),
+    )
 
 
-def differences(scalars: dict[str, Any], rate: LearningRate, decay: WeightDecay) -> list[str]:
-    """A line for each setting that makes the saved schedules others than these; none where a checkpoint says nothing.
+def differences(scalars: dict[str, Any], ours: Schedules) -> list[str]:
+    """A line for each setting that makes the saved schedules others than ours; none where a checkpoint says nothing.
 
     A setting that is not read, such as the end of a decay that is constant, does not count.
     """
     if "learning_rate" not in scalars:
         return []
-    their_rate, their_decay = described(scalars)
-    pairs = [
-        *((flag, _rate_facts(their_rate).get(name), _rate_facts(rate).get(name)) for name, flag in _FLAGS.items()),
-        *((f, _decay_facts(their_decay).get(name), _decay_facts(decay).get(name)) for name, f in _DECAY_FLAGS.items()),
+    theirs = described(scalars)
+    compared = [
+        (_FLAGS, _rate_facts(theirs.learning_rate), _rate_facts(ours.learning_rate)),
+        (_DECOUPLED_FLAGS, _rate_facts(theirs.decoupled), _rate_facts(ours.decoupled)),
+        (_DECAY_FLAGS, _decay_facts(theirs.weight_decay), _decay_facts(ours.weight_decay)),
     ]
     return [
-        f"{flag}: {_said(ours)} here, {_said(theirs)} in the checkpoint"
-        for flag, theirs, ours in pairs
-        if theirs != ours
+        f"{flag}: {_said(our.get(name))} here, {_said(their.get(name))} in the checkpoint"
+        for flags, their, our in compared
+        for name, flag in flags.items()
+        if their.get(name) != our.get(name)
     ]
 
 
-def _rate_facts(rate: LearningRate) -> dict[str, Any]:
+def _rate_facts(rate: LearningRate | None) -> dict[str, Any]:
+    if rate is None:
+        return {}
     unread = set() if rate.style == "WSD" else {"wsd_style", "wsd_decay"}
     unread |= set() if rate.warmup else {"init_lr"}
     unread |= {"min_lr", "decay"} if rate.style == "constant" else set()

@@ -41,14 +41,19 @@ class Optimizer:
             yield from home.mains()
 
     @torch.no_grad()
-    def step(self, *, lr: float, weight_decay: float) -> None:
+    def step(self, *, lr: float, decoupled_lr: float, weight_decay: float) -> None:
         """One update by the main grads as they are."""
         self.steps += 1
         self.buffer.wait_params()
 
         def apply(segment: Segment, main: Tensor, grad: Tensor, states: list[Tensor]) -> None:
-            decay = weight_decay if segment.kind.decayed else 0.0
-            self.rule.update(main, grad, states, StepSize(lr=lr, weight_decay=decay, number=self.steps))
+            treatment = segment.kind.treatment
+            size = StepSize(
+                lr=decoupled_lr if treatment.decoupled else lr,
+                weight_decay=weight_decay if treatment.decayed else 0.0,
+                number=self.steps,
+            )
+            self.rule.update(main, grad, states, size)
 
         for home in self.homes:
             home.update(apply)

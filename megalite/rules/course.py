@@ -122,6 +122,21 @@ def _learning_rate(job: Job) -> Iterator[str]:
         yield f"--lr-warmup-init {optimizer.lr_warmup_init} is more than --lr {optimizer.lr}. Try --lr-warmup-init 0."
 
 
+def _decoupled(job: Job) -> Iterator[str]:
+    o = job.config.optimizer
+    if o.decoupled_lr is None:
+        if o.decoupled_min_lr is not None:
+            yield f"--decoupled-min-lr {o.decoupled_min_lr} needs --decoupled-lr. Try --decoupled-lr {o.lr}."
+        return
+    flag, lowest = ("--min-lr", o.min_lr) if o.decoupled_min_lr is None else ("--decoupled-min-lr", o.decoupled_min_lr)
+    if lowest > o.decoupled_lr:
+        yield f"{flag} {lowest} is more than --decoupled-lr {o.decoupled_lr}. Try --decoupled-lr {lowest * 10:g}."
+    if o.lr_warmup_init > o.decoupled_lr:
+        yield (
+            f"--lr-warmup-init {o.lr_warmup_init} is more than --decoupled-lr {o.decoupled_lr}. Try --lr-warmup-init 0."
+        )
+
+
 def _warm_up(job: Job) -> Iterator[str]:
     optimizer, train = job.config.optimizer, job.config.train
     unit = "samples" if train.train_samples is not None else "iters"
@@ -185,6 +200,7 @@ COURSE_RULES: Rules = (
     ("--use-checkpoint-opt-param-scheduler --override-opt-param-scheduler", _whose_schedules),
     (_LR_UNITS + " --lr-wsd-decay-iters --lr-wsd-decay-samples", _units),
     ("--lr --min-lr --lr-warmup-init", _learning_rate),
+    ("--lr --min-lr --lr-warmup-init --decoupled-lr --decoupled-min-lr", _decoupled),
     (_LR_UNITS, _warm_up),
     (_LR_UNITS + " --lr-decay-style --lr-wsd-decay-iters --lr-wsd-decay-samples", _wsd),
     ("--weight-decay-incr-style --start-weight-decay --end-weight-decay", _weight_decay),

@@ -1,8 +1,8 @@
 """Where features enter: settings become values here, and past this file the settings are not visible."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import torch
 
@@ -24,9 +24,9 @@ from megalite.model.gpt import GPT
 from megalite.model.init import init_weights
 from megalite.observe.timers import Timers
 from megalite.optimizer import rules
-from megalite.optimizer.lr import LearningRate, WeightDecay
+from megalite.optimizer.lr import LearningRate, Schedules, WeightDecay
 from megalite.optimizer.optimizer import Optimizer
-from megalite.optimizer.param_groups import decays
+from megalite.optimizer.param_groups import treatment
 from megalite.optimizer.scaler import ConstantScale, DynamicScale
 from megalite.pipeline_parallel.executor import Watch, unwatched
 from megalite.pipeline_parallel.mail import Mail
@@ -57,8 +57,7 @@ class Engine:
     """Of a step of training."""
     evaluation: Programs
     """Forward only."""
-    learning_rate: LearningRate
-    weight_decay: WeightDecay
+    schedules: Schedules
     clip_grad: float
     loss_scale: ConstantScale
     check_for_nan: bool
@@ -86,7 +85,7 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
         init_weights(chunk, config.train.seed)
     buffer = GradBuffer(
         parameters_by_stage(chunks),
-        decays=decays,
+        treat=partial(treatment, decoupled=config.optimizer.decoupled_lr is not None),
         tied=frozenset() if config.model.untie_embeddings_and_output_weights else frozenset({"embedding.word.weight"}),
         bucket_size=derived.bucket_size,
         policy=_policy(config, mesh.dp),
@@ -110,28 +109,38 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
         optimizer=Optimizer(buffer, table[o.optimizer], homes_of(config.offload, mesh)),
         program=program,
         evaluation=evaluation,
-        learning_rate=LearningRate(
-            max_lr=o.lr,
-            min_lr=o.min_lr,
-            init_lr=o.lr_warmup_init,
-            warmup=derived.lr_warmup_samples,
-            decay=derived.lr_decay_samples,
-            style=o.lr_decay_style,
-            wsd_style=o.lr_wsd_decay_style,
-            wsd_decay=derived.lr_wsd_decay_samples,
-        ),
-        weight_decay=WeightDecay(
-            start=derived.start_weight_decay,
-            end=derived.end_weight_decay,
-            samples=derived.train_samples,
-            style=o.weight_decay_incr_style,
-        ),
+        schedules=_schedules(config, derived),
         clip_grad=o.clip_grad,
         loss_scale=_loss_scale(config.train),
         check_for_nan=config.train.check_for_nan_in_loss_and_grad,
         batch_schedule=derived.batch_schedule,
         timers=Timers(config.log.timing_log_level, mesh.device),
         watch=unwatched,
+    )
+
+
+def _schedules(config: Config, derived: Derived) -> Schedules:
+    o = config.optimizer
+    rate = LearningRate(
+        max_lr=o.lr,
+        min_lr=o.min_lr,
+        init_lr=o.lr_warmup_init,
+        warmup=derived.lr_warmup_samples,
+        decay=derived.lr_decay_samples,
+        style=o.lr_decay_style,
+        wsd_style=o.lr_wsd_decay_style,
+        wsd_decay=derived.lr_wsd_decay_samples,
+    )
+    lowest = o.min_lr if o.decoupled_min_lr is None else o.decoupled_min_lr
+    return Schedules(
+        learning_rate=rate,
+        decoupled=None if o.decoupled_lr is None else replace(rate, max_lr=o.decoupled_lr, min_lr=lowest),
+        weight_decay=WeightDecay(
+            start=derived.start_weight_decay,
+            end=derived.end_weight_decay,
+            samples=derived.train_samples,
+            style=o.weight_decay_incr_style,
+        ),
     )
 
 

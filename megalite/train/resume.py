@@ -84,7 +84,7 @@ def save_checkpoint(engine: Engine, progress: Progress, config: Config, tokenize
         "skipped_iterations": progress.skipped,
         **({} if weights_only else {"optimizer_step": engine.optimizer.steps, "loss_scale": engine.loss_scale.state()}),
         "global_batch_size": engine.batch_schedule(progress.consumed_samples),
-        **lr_state.describe(engine.learning_rate, engine.weight_decay),
+        **lr_state.describe(engine.schedules),
         "parallel": engine.mesh.grid.sizes,
         "tokenizer": tokenizer.describe(),
         **describe_model(config.model, tokenizer.vocab_size),
@@ -157,16 +157,15 @@ def _with_schedules(
     engine: Engine, settings: Checkpoint, scalars: dict[str, Any], directory: Path
 ) -> tuple[Engine, str]:
     """The engine with the schedules to go on with, and a line about them. ValueError where that is not said."""
-    differences = lr_state.differences(scalars, engine.learning_rate, engine.weight_decay)
+    differences = lr_state.differences(scalars, engine.schedules)
     if not differences:
         return engine, ""
     listed = "\n".join(f"  {line}" for line in differences)
     if settings.override_opt_param_scheduler:
         return engine, f"--override-opt_param-scheduler: the schedules of the flags replace those saved:\n{listed}"
     if settings.use_checkpoint_opt_param_scheduler:
-        rate, decay = lr_state.described(scalars)
         said = f"--use-checkpoint-opt_param-scheduler: the schedules saved replace those of the flags:\n{listed}"
-        return replace(engine, learning_rate=rate, weight_decay=decay), said
+        return replace(engine, schedules=lr_state.described(scalars)), said
     raise ValueError(
         f"--load {directory} was trained with other schedules than the flags give:\n{listed}\n"
         "Go on with those of the checkpoint by --use-checkpoint-opt_param-scheduler, or with those of the flags by "

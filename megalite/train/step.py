@@ -89,8 +89,12 @@ def train_step(engine: Engine, microbatches: Sequence[MicroBatch], *, step: int,
             if not skipped:
                 clip(engine.buffer, norm, engine.clip_grad, scale=scale.value)
             scale.update(overflow=skipped)
-        lr = engine.learning_rate(consumed_samples)
+        lr = engine.schedules.learning_rate(consumed_samples)
         if not skipped:
             with timers("optimizer-inner-step", 2):
-                engine.optimizer.step(lr=lr, weight_decay=engine.weight_decay(consumed_samples))
+                engine.optimizer.step(
+                    lr=lr,
+                    decoupled_lr=engine.schedules.decoupled_learning_rate(consumed_samples),
+                    weight_decay=engine.schedules.weight_decay(consumed_samples),
+                )
     return StepResult(loss=loss, grad_norm=norm, learning_rate=lr, skipped=skipped)

@@ -165,6 +165,8 @@ EFFECTS: dict[str, Row] = {
     "--recompute-modules": Row(value="mlp", given="--recompute-granularity selective", plan=True),
     "--distribute-saved-activations": Row(given=f"{FULL} --tensor-model-parallel-size 2", plan=True),
     "--optimizer": Row(value="sgd"),
+    "--decoupled-lr": Row(value="1e-4"),
+    "--decoupled-min-lr": Row(value="1e-2", given="--decoupled-lr 1e-2"),
     "--lr": Row(value="2e-2"),
     "--min-lr": Row(value="9e-3"),
     "--lr-decay-style": Row(value="cosine"),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from megalite.optimizer.lr import LearningRate, WeightDecay
+from megalite.optimizer import lr_state
+from megalite.optimizer.lr import LearningRate, Schedules, WeightDecay
 
 VALUES = json.loads((Path(__file__).parents[1] / "data" / "megatron_values.json").read_text())
 CURVES = VALUES["lr_schedules_max1e-3_min1e-4_warm20_decay100_wd.01-.1cos"]
@@ -63,3 +64,21 @@ def test_rates_are_sane(style, warmup, decay):
 def test_warm_up_starts_where_it_is_told():
     assert rate("linear", init_lr=5e-4)(0) == 5e-4
     assert rate("linear", init_lr=5e-4)(10) == pytest.approx(7.5e-4)
+
+
+@pytest.mark.parametrize(
+    ("decoupled", "differences"),
+    [
+        (None, ["--decoupled-lr: not read here, 0.002 in the checkpoint"]),
+        (rate("linear", max_lr=2e-3), []),
+        (rate("linear", max_lr=3e-3), ["--decoupled-lr: 0.003 here, 0.002 in the checkpoint"]),
+    ],
+)
+def test_a_decoupled_rate_is_kept_and_compared(decoupled, differences):
+    decay = WeightDecay(start=0.1, end=0.1, samples=100, style="constant")
+    saved = Schedules(learning_rate=rate("linear"), decoupled=rate("linear", max_lr=2e-3), weight_decay=decay)
+    told = json.loads(json.dumps(lr_state.describe(saved)))
+    assert lr_state.described(told) == saved
+    found = lr_state.differences(told, Schedules(learning_rate=rate("linear"), decoupled=decoupled, weight_decay=decay))
+    assert found[:1] == differences
+    assert saved.decoupled_learning_rate(20) == pytest.approx(2e-3)

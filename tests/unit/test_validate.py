@@ -115,6 +115,12 @@ TABLE = [
     (f"{PP} --num-layers 4 {V} {GROUP} 1", f"{GROUP} 1 is less than --pipeline-model-parallel-size 2"),
     (f"{PP} --num-layers 1", "--pipeline-model-parallel-size 2 are more stages than --num-layers 1."),
     (f"{PP} --pipeline-model-parallel-layout E|t|tL", "no multiple of --pipeline-model-parallel-size 2"),
+    ("--decoupled-min-lr 1e-4", "--decoupled-min-lr 0.0001 needs --decoupled-lr. Try --decoupled-lr 0.001."),
+    (
+        "--decoupled-lr 1e-5 --min-lr 1e-4",
+        "--min-lr 0.0001 is more than --decoupled-lr 1e-05. Try --decoupled-lr 0.001",
+    ),
+    ("--decoupled-lr 1e-5 --lr-warmup-init 1e-4", "--lr-warmup-init 0.0001 is more than --decoupled-lr 1e-05."),
     ("--fp16 --bf16", "--bf16 and --fp16 both give the precision. Give one."),
     ("--fp16 --grad-reduce-in-bf16", "--grad-reduce-in-bf16 needs --bf16"),
     ("--fp16 --min-loss-scale 8 --initial-loss-scale 4", "4 is below --min-loss-scale 8. Try --min-loss-scale 4."),

@@ -1,0 +1,82 @@
+"""Update rules and param groups: the same in every layout."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from megalite.config.schema import Config
+from megalite.grid import Grid
+from megalite.mesh import ParallelMesh
+from megalite.shard import Shard
+from megalite.train.step import train_step
+from tests.parallel import harness
+from tests.parallel.harness import GLOBAL_BATCH, Layout, soak
+from tests.pool import Pool
+
+LAYOUTS: dict[str, Layout] = {
+    "dp2": {"dp": 2},
+    "dp2-sharded": {"dp": 2, "sharded": 1, "bucket": 3000, "overlap": 1, "gather": 1},
+    "tp2-sp": {"tp": 2, "sp": 1},
+    "pp2": {"pp": 2},
+    "tp2-dp2-sharded": {"tp": 2, "dp": 2, "sharded": 1},
+    "pp2-dp2-sharded": {"pp": 2, "dp": 2, "sharded": 1, "bucket": 3000},
+}
+CASES: dict[str, dict[str, Any]] = {
+    "decoupled rate": {"decoupled_lr": 1e-3, "decoupled_min_lr": 1e-4},
+}
+"""Settings of the optimizer."""
+STEPS = 5
+FEW = [("decoupled rate", "tp2-dp2-sharded"), ("decoupled rate", "pp2")]
+ALL = [(case, layout) for case in CASES for layout in LAYOUTS]
+
+
+def config(model: str, layout: Layout, **optimizer: Any) -> Config:
+    settings = harness.config(model, layout)
+    return replace(settings, optimizer=replace(settings.optimizer, **optimizer))
+
+
+def trained(mesh: ParallelMesh, settings: Config) -> tuple[list[float], list[Shard], list[Shard]]:
+    """The losses of some steps in fp64, and the weights before and after them."""
+    engine = harness.make(mesh, settings, torch.float64)
+    before = [replace(shard, tensor=shard.tensor.clone()) for shard in engine.buffer.shards()]
+    losses = [
+        train_step(engine, harness.batch(mesh, settings, step), step=step, consumed_samples=step * GLOBAL_BATCH).loss
+        for step in range(1, STEPS + 1)
+    ]
+    return losses, before, list(engine.buffer.shards())
+
+
+@cache
+def one_rank(model: str, case: str) -> tuple[list[float], dict[str, Tensor]]:
+    losses, _, after = Pool().run(Grid(sizes={}), trained, config(model, {}, **CASES[case]))[0]
+    return losses, harness.assemble([after])[0]
+
+
+@pytest.mark.parametrize("model", ["gpt2", "llama"])
+@pytest.mark.parametrize(("case", "layout"), FEW + [soak(*row) for row in ALL if row not in FEW])
+def test_weights_are_those_of_one_rank(pool: Pool, model: str, case: str, layout: str) -> None:
+    ranks = pool.run(harness.grid(LAYOUTS[layout]), trained, config(model, LAYOUTS[layout], **CASES[case]))
+    losses, weights = one_rank(model, case)
+    assert ranks[0][0] == pytest.approx(losses, rel=1e-10)
+    found, complaints = harness.assemble([after for _, _, after in ranks])
+    assert not complaints
+    for name, weight in weights.items():
+        assert harness.distance(found[name], weight) < 1e-9, name
+
+
+@pytest.mark.parametrize("layout", ["dp2-sharded", "pp2"])
+@pytest.mark.parametrize(("model", "ends"), [("gpt2", 1), ("llama", 2)])
+def test_word_embedding_and_output_layer_have_a_rate_of_their_own(
+    pool: Pool, model: str, ends: int, layout: str
+) -> None:
+    """With rate 0 they stay; all else moves, positions too."""
+    settings = config(model, LAYOUTS[layout], decoupled_lr=0.0)
+    ranks = pool.run(harness.grid(LAYOUTS[layout]), trained, settings)
+    before, after = (harness.assemble([rank[i] for rank in ranks])[0] for i in (1, 2))
+    still = {name for name in before if torch.equal(before[name], after[name])}
+    assert still == {"embedding.word.weight", "head.weight"} & before.keys()
+    assert len(still) == ends
