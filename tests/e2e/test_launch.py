@@ -92,9 +92,7 @@ LAYOUTS = {"dp2": "", "tp2": "--tensor-model-parallel-size 2", "pp2": "--pipelin
     [('ValueError("--made-up 3 is wrong")', "rank 1: --made-up 3 is wrong"), ("RuntimeError('broken')", "broken")],
 )
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_one_ranks_failure_ends_the_job_with_its_cause_last(
-    tmp_path: Path, layout: str, error: str, said: str
-) -> None:
+def test_one_ranks_failure_ends_the_job_with_its_cause_last(tmp_path: Path, layout: str, error: str, said: str) -> None:
     script = tmp_path / "failing.py"
     script.write_text(FAILING.format(root=str(ROOT), error=error))
     result, seconds = run([*TORCHRUN, "2", str(script), *TINY, *LAYOUTS[layout].split()])
