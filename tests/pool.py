@@ -83,7 +83,10 @@ class Pool:
         while len(results) < len(pipes):
             ready = wait([pipe for pipe in pipes if pipe not in results], timeout=SECONDS)
             for pipe in ready:
-                succeeded, results[pipe] = pipe.recv()  # type: ignore[union-attr]
+                try:
+                    succeeded, results[pipe] = pipe.recv()  # type: ignore[union-attr]
+                except EOFError:
+                    succeeded, results[pipe] = False, "it died without a word"
                 if not succeeded:
                     self.stop()
                     raise AssertionError(f"rank {pipes.index(pipe)} of {grid.sizes} failed:\n{results[pipe]}")
