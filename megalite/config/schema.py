@@ -280,6 +280,8 @@ class Log:
     """Times to print: the longest over all ranks, the shortest and the longest, or every rank's."""
     log_timers_to_tensorboard: bool = False
     """Write the times of --timing-log-level, the longest over all ranks, to TensorBoard and Weights & Biases, too."""
+    memory_report: bool = False
+    """Print after the first step what it has kept in memory, by kind, beside what was computed."""
     pipeline_trace: str | None = None
     """File for the timeline of the steps of the last log interval: Chrome trace events, one row a rank."""
 

@@ -136,6 +136,11 @@ class GradBuffer:
                 copy.take(bucket.range)
         self._armed, self._closed, self._next = set(), set(), 0
 
+    def in_flight(self) -> int:
+        """Bytes of the main grads whose sums are on their way."""
+        on_way = [b.range for b in self.buckets if b.summing is not None and not b.summing.is_done]
+        return sum(bucket.stop - bucket.start for bucket in on_way) * self.grads.itemsize
+
     def scale_grads(self, factor: float) -> None:
         """Multiply what is owned of the main grads, and the copies of it that have left."""
         for segment in self.owned:

@@ -50,6 +50,11 @@ class OnHost(Resident):
             buffer.leaving.append(self)
 
     @property
+    def staging(self) -> int:
+        """Bytes of host memory through which gradients and tiles pass."""
+        return self.grads.nbytes
+
+    @property
     def note(self) -> str:
         return f"Of {self.size:,} parameters main parameters and optimizer states are on the host{self._where}."
 
@@ -126,12 +131,19 @@ class OnDisk(OnHost):
         self._sets = [[torch.empty(tile, dtype=self.dtype) for _ in self.kinds] for _ in range(2)]
 
     @property
+    def staging(self) -> int:
+        return super().staging + sum(vector.nbytes for tile in self._sets for vector in tile)
+
+    @property
     def _where(self) -> str:
         stale = f"; it replaces {self.file.replaced} of a run that was killed" * (self.file.replaced > 0)
         return f", in {self.file.path} of {self.file.nbytes:,} bytes{stale}"
 
     def _allocate(self) -> dict[str, Tensor]:
         return {}
+
+    def held(self) -> dict[str, int]:
+        return dict.fromkeys(self.kinds, self.size * self.dtype.itemsize)
 
     def opened(self) -> dict[str, Tensor]:
         """The vectors, mapped: pages come into memory as they are touched, and the system may drop them again."""

@@ -51,6 +51,10 @@ class Resident:
         """The vectors by name."""
         return self.vectors
 
+    def held(self) -> dict[str, int]:
+        """Bytes of the main params that are a copy, and of each state."""
+        return {name: vector.nbytes for name, vector in self.vectors.items()}
+
     def at(self, vector: Tensor, local: slice) -> Tensor:
         """The part of one of the vectors that has this place in what is owned."""
         return vector[local.start - self.local.start : local.stop - self.local.start]

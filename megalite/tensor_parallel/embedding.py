@@ -19,12 +19,13 @@ class _Lookup(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, ids: Tensor, table: Tensor) -> Tensor:
-        ctx.save_for_backward(ids, table)
+        ctx.save_for_backward(ids)
+        ctx.table = table  # not saved: it would come back as another object where hooks on saved tensors are in force
         return F.embedding(ids, table)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, None]:
-        ids, table = ctx.saved_tensors
+        (ids,), table = ctx.saved_tensors, ctx.table
         main_grad_of(table).add_rows(ids.reshape(-1), grads[0].reshape(-1, table.shape[1]))
         return None, None
 

@@ -33,6 +33,7 @@ from megalite.train.build import Engine, build
 from megalite.train.chores import chores, manual_gc
 from megalite.train.datasets import datasets
 from megalite.train.loop import Session, train
+from megalite.train.memory_report import MemoryReport
 from megalite.train.meter import Meter
 from megalite.train.recorder import Recorder
 from megalite.train.replicas import check_replicas
@@ -95,12 +96,17 @@ def prepare(
             first_step=resumed.progress.iteration + 1,
         )
         engine = replace(engine, watch=recorder.watch)
+    report = None
+    if config.log.memory_report:
+        report = MemoryReport(config, derived, engine, logger, vocab_size=tokenizer.vocab_size)
+        engine = replace(engine, watch=report.watch)
     data = datasets(config, derived, tokenizer)
     size = f"{num_parameters(engine.buffer, mesh):,} parameters"
     said = [*_said(config), *(home.note for home in engine.optimizer.homes)]
     for note in [size, *_stages(config, derived, tokenizer.vocab_size), *data.notes, resumed.note, *said]:
         if note:
             logger.note(note)
+    after_steps = [*([recorder.next_step] if recorder else []), *([report.tell] if report else [])]
     session = Session(
         config=config,
         derived=derived,
@@ -116,7 +122,7 @@ def prepare(
             statistics=_statistics(config),
         ),
         stop=ending,
-        chores=(*chores(config.train, engine), *((recorder.next_step,) if recorder else ())),
+        chores=(*chores(config.train, engine), *after_steps),
         at_end=(recorder.write,) if recorder else (),
         save=lambda progress: save_checkpoint(engine, progress, config, tokenizer),
     )

@@ -250,6 +250,7 @@ EFFECTS: dict[str, Row] = {
     "--timing-log-level": Row(value="1"),
     "--timing-log-option": Row(value="max", given="--timing-log-level 1"),
     "--log-timers-to-tensorboard": Row(given=f"--timing-log-level 1 {WANDB}"),
+    "--memory-report": Row(),
     "--pipeline-trace": Row(value="trace.json"),
 }
 """Each flag with a value that has an effect. A new setting needs its row."""

@@ -1,0 +1,138 @@
+"""What the first step has kept in memory, measured, beside what was computed: --memory-report."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from megalite.comm.collectives import all_gather_object
+from megalite.config.derive import Derived, padded_vocab_size
+from megalite.config.schema import Config
+from megalite.config.size import model_size
+from megalite.device import peak_memory
+from megalite.observe.memory import SavedTensors, peak_resident_bytes
+from megalite.observe.record import Sink
+from megalite.optimizer.offload import OnHost
+from megalite.plan.rank import peak_bytes, rank_plans
+from megalite.schedule.action import Action
+from megalite.schedule.partition import partition
+from megalite.schedule.schedules import make_schedule
+from megalite.train.build import Engine
+from megalite.train.resume import Progress
+
+Bytes = dict[str, int]
+"""By kind."""
+
+
+def held_states(engine: Engine) -> Bytes:
+    """What lives as long as the run."""
+    held = Counter({"params": engine.buffer.params.nbytes, "main grads": engine.buffer.grads.nbytes})
+    for home in engine.optimizer.homes:
+        where = "" if home.memory == "device" else f", {home.memory}"
+        for name, nbytes in home.held().items():
+            held[f"{'main params' if name == 'main' else 'moments'}{where}"] += nbytes
+        if isinstance(home, OnHost):
+            held["staging, host"] += home.staging
+    return {kind: nbytes for kind, nbytes in held.items() if nbytes}
+
+
+def computed(config: Config, derived: Derived, vocab_size: int, pipeline_rank: int) -> Bytes:
+    """The same and more by the closed forms; zeros are left out."""
+    pipeline, tp = derived.pipeline, config.parallel.tensor_model_parallel_size
+    padded = padded_vocab_size(
+        vocab_size, divisible_by=config.model.make_vocab_size_divisible_by, tensor_parallel_size=tp
+    )
+    stages = partition(config.model, config.parallel, vocab_size=vocab_size)
+    programs = make_schedule(
+        pipeline.schedule,
+        num_ranks=pipeline.num_ranks,
+        num_micro_batches=derived.num_micro_batches,
+        num_chunks=pipeline.num_chunks,
+        group_size=pipeline.group_size,
+    )
+    size = model_size(config.model, vocab_size=padded)
+    plan = rank_plans(config, derived, size, stages, programs)[pipeline_rank]
+    # The probabilities, in fp32; the forms count their gradient as well.
+    each = 4 * size.seq_length * config.train.micro_batch_size * padded // tp
+    logits = peak_bytes(programs[pipeline_rank], {stage.number: each * stage.loss for stage in stages})
+    where = f", {config.offload.optimizer_offload_device}".replace("cpu", "host")
+    kinds = {
+        "params": plan.states.params,
+        "main grads": plan.states.main_grads,
+        "main params": plan.states.main_params,
+        "moments": plan.states.moments,
+        f"main params{where}": plan.away.main_params,
+        f"moments{where}": plan.away.moments,
+        "activations": plan.activations - 2 * logits,
+        "logits": logits,
+    }
+    return {kind: nbytes for kind, nbytes in kinds.items() if nbytes}
+
+
+class MemoryReport:
+    """Looks on while the first step is made, and tells of it behind it."""
+
+    def __init__(self, config: Config, derived: Derived, engine: Engine, logger: Sink, *, vocab_size: int) -> None:
+        self.engine, self.logger, self._watch = engine, logger, engine.watch
+        mesh = engine.mesh
+        self.computed = computed(config, derived, vocab_size, mesh.pp.rank)
+        rows = padded_vocab_size(
+            vocab_size, divisible_by=config.model.make_vocab_size_divisible_by, tensor_parallel_size=mesh.tp.size
+        )
+
+        has_loss = engine.mail.last_stage in engine.chunks
+
+        def kind(tensor: Tensor) -> str:
+            # By their width, for autograd knows no names: a hidden size as large as that would be taken for it.
+            of_logits = has_loss and tensor.is_floating_point() and tensor.shape[-1:] == (rows // mesh.tp.size,)
+            return "logits" if of_logits else "activations"
+
+        lasting = [engine.buffer.params, *(buffer for chunk in engine.chunks.values() for buffer in chunk.buffers())]
+        self.saved = SavedTensors(lasting, kind)
+        self.in_flight = 0
+        self._is_told = False
+
+    @contextmanager
+    def watch(self, action: Action) -> Iterator[None]:
+        """Look on while an action is executed."""
+        if self._is_told:
+            with self._watch(action):
+                yield
+            return
+        with self._watch(action), self.saved.watching():
+            yield
+        self.in_flight = max(self.in_flight, self.engine.buffer.in_flight())
+
+    def measured(self) -> Bytes:
+        """What this rank has held of each kind at most."""
+        device = self.engine.mesh.device
+        return {
+            **held_states(self.engine),
+            "buckets in flight": self.in_flight,
+            **self.saved.peak,
+            "peak": peak_memory(device) or peak_resident_bytes(),
+        }
+
+    def tell(self, progress: Progress) -> None:
+        """Print the table, once a step was made. Every rank must call it."""
+        if self._is_told or not self.saved.peak:
+            return
+        self._is_told = True
+        ranks = all_gather_object((self.measured(), self.computed), self.engine.mesh.world)
+        self.logger.note("\n".join(table(ranks)))
+
+
+def table(ranks: Sequence[tuple[Bytes, Bytes]]) -> list[str]:
+    """A line for each kind: least and most over the ranks, measured and computed."""
+    kinds = list(dict.fromkeys(kind for pair in ranks for part in reversed(pair) for kind in part))
+    kinds.sort(key=["buckets in flight", "peak"].count)
+    lines = [f"{'bytes of a rank':20}{'measured: least':>18}{'most':>18}{'computed: least':>18}{'most':>18}"]
+    for kind in kinds:
+        cells = ""
+        for part in (0, 1):
+            values = [rank[part].get(kind, 0) for rank in ranks]
+            known = any(kind in rank[part] for rank in ranks)
+            cells += "".join(f"{value:18,}" if known else f"{'-':>18}" for value in (min(values), max(values)))
+        lines.append(f"{kind:20}{cells}")
+    return lines
