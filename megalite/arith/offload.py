@@ -1,10 +1,12 @@
 """Bytes of the optimizer's states where a part of them is kept elsewhere than on the device."""
 
+from fractions import Fraction
+
 from megalite.arith.memory import StateBytes, state_bytes
 
 
 def offloaded(
-    parameters: int, share: float, *, param_bytes: int, moments: int, shards: int = 1
+    parameters: int, share: float, *, param_bytes: int, moments: int | Fraction, shards: int = 1
 ) -> tuple[StateBytes, StateBytes]:
     """What is on the device, and what is not.
 
@@ -17,6 +19,6 @@ def offloaded(
         params=all_here.params,
         main_params=(owned - away) * main if param_bytes < main else 0,
         main_grads=all_here.main_grads,
-        moments=(owned - away) * main * moments,
+        moments=round((owned - away) * main * moments),
     )
-    return here, StateBytes(params=0, main_params=away * main, main_grads=0, moments=away * main * moments)
+    return here, StateBytes(params=0, main_params=away * main, main_grads=0, moments=round(away * main * moments))

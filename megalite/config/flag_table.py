@@ -37,6 +37,7 @@ NO_EFFECT: tuple[tuple[str, str], ...] = (
         "files are mapped into memory",
         "--num-dataset-builder-threads --no-mmap-bin-files",
     ),
+    ("Muon multiplies matrices in fp32", "--muon-fp32-matmul-prec"),
     ("memory is left to torch", "--empty-unused-memory-level"),
     (
         "checkpoints have one format, saved whole and loaded strictly",
@@ -117,6 +118,10 @@ _MODEL = (
 
 _COURSE = (
     ("is not supported yet: what is timed is the parts of a step. Use --timing-log-level.", "--profile"),
+    (
+        "is not supported: matrices are made orthogonal whole, in every layout, and all else is updated by Adam.",
+        "--muon-tp-mode=duplicated --muon-scalar-optimizer=adam",
+    ),
     ("is not supported. Set the environment variable WANDB_ENTITY.", "--wandb-entity"),
     ("is not supported. Use --timing-log-level 1 with --timing-log-option all.", "--log-straggler"),
     ("is not supported. Use --config.", "--yaml-cfg"),

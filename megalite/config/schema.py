@@ -90,8 +90,9 @@ class Train:
 class Optimizer:
     """The update and its schedules."""
 
-    optimizer: Literal["adam", "sgd"] = "adam"
-    """The update rule: Adam with decoupled weight decay, or SGD with momentum."""
+    optimizer: Literal["adam", "sgd", "muon"] = "adam"
+    """The update rule: Adam with decoupled weight decay, SGD with momentum, or Muon for the matrices of layers and Adam
+    for all else."""
     lr: float = option(required=True, at_least=0)
     """Highest learning rate."""
     min_lr: float = option(0.0, at_least=0)
@@ -136,6 +137,18 @@ class Optimizer:
     """Added to the root of Adam's second moment."""
     sgd_momentum: float = option(0.9, at_least=0, below=1)
     """Momentum of SGD."""
+    muon_momentum: float = option(0.9, at_least=0, below=1)
+    """Momentum of Muon."""
+    muon_use_nesterov: bool = False
+    """Give Muon Nesterov's momentum."""
+    muon_num_ns_steps: int = option(5, at_least=1)
+    """Steps of the Newton-Schulz iteration that makes Muon's momentum orthogonal."""
+    muon_scale_mode: Literal["spectral", "unit_rms_norm", "shape_scaling"] = "spectral"
+    """What Muon's update of an m x n matrix is multiplied by: the root of max(m, n), of m/n, or of max(1, m/n)."""
+    muon_extra_scale_factor: float = option(1.0, above=0)
+    """A further factor of Muon's updates."""
+    muon_split_qkv: bool = option(True, flag="--muon-no-split-qkv")
+    """Take queries, keys and values as three matrices under Muon."""
     clip_grad: float = option(1.0, at_least=0)
     """Largest global L2 norm of the gradient; 0 turns clipping off."""
 

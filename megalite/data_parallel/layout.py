@@ -28,6 +28,8 @@ class Treatment:
     decayed: bool
     decoupled: bool = False
     """It has a learning rate of its own."""
+    matrix: bool = False
+    """It is updated as a whole matrix, not by elements."""
 
 
 Treat = Callable[[str, ShardSpec], Treatment]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from megalite.data_parallel.buffer import GradBuffer
-from megalite.data_parallel.layout import Segment
+from megalite.data_parallel.layout import Segment, Treatment
 from megalite.optimizer.rules import Rule, StepSize
 from megalite.optimizer.states import Resident
 from megalite.shard import Shard
@@ -40,6 +40,10 @@ class Optimizer:
         for home in self.homes:
             yield from home.mains()
 
+    def rule_for(self, treatment: Treatment) -> Rule:
+        """What parameters with this treatment are updated by."""
+        return self.rule
+
     @torch.no_grad()
     def step(self, *, lr: float, decoupled_lr: float, weight_decay: float) -> None:
         """One update by the main grads as they are."""
@@ -53,7 +57,7 @@ class Optimizer:
                 weight_decay=weight_decay if treatment.decayed else 0.0,
                 number=self.steps,
             )
-            self.rule.update(main, grad, states, size)
+            self.rule_for(treatment).update(main, grad, states, size)
 
         for home in self.homes:
             home.update(apply)

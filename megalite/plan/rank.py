@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from megalite.arith.memory import Keeping, StateBytes, activation_bytes, recomputed_bytes
 from megalite.arith.offload import offloaded
-from megalite.arith.parameters import count_parameters
+from megalite.arith.parameters import count_parameters, layer_matrices
 from megalite.arith.part import Part
 from megalite.arith.traffic import (
     Again,
@@ -76,7 +77,12 @@ def _plan(
         loss=any(stage.loss for stage in held),
     )
     parameters = count_parameters(size, part).per_rank(tp)
-    moments = 2 if config.optimizer.optimizer == "adam" else int(config.optimizer.sgd_momentum > 0)
+    matrices = part.layers * layer_matrices(size) // tp
+    moments = {
+        "adam": Fraction(2),
+        "sgd": Fraction(config.optimizer.sgd_momentum > 0),
+        "muon": 2 - Fraction(matrices, parameters),
+    }[config.optimizer.optimizer]
     how, regions = _keeping(config), {s.number: recomputed_regions(config.memory, len(s.layers)) for s in held}
     parts = {s.number: Part(layers=len(s.layers), embedding=s.embedding, loss=s.loss) for s in held}
     kept = {number: activation_bytes(size, how, part, regions[number]) for number, part in parts.items()}

@@ -137,6 +137,19 @@ def _decoupled(job: Job) -> Iterator[str]:
         )
 
 
+def _muon(job: Job) -> Iterator[str]:
+    if job.config.optimizer.optimizer == "muon" and job.config.offload.share > 0:
+        yield (
+            "--optimizer muon does not go with --optimizer-cpu-offload: momenta are made orthogonal on the device. "
+            "Use --use-distributed-optimizer, which shards them."
+        )
+    if job.config.optimizer.optimizer == "muon" and job.config.log.log_num_zeros_in_grad:
+        yield (
+            "--log-num-zeros-in-grad does not go with --optimizer muon, which leaves no gradients to count in. "
+            "Leave one out."
+        )
+
+
 def _warm_up(job: Job) -> Iterator[str]:
     optimizer, train = job.config.optimizer, job.config.train
     unit = "samples" if train.train_samples is not None else "iters"
@@ -201,6 +214,7 @@ COURSE_RULES: Rules = (
     (_LR_UNITS + " --lr-wsd-decay-iters --lr-wsd-decay-samples", _units),
     ("--lr --min-lr --lr-warmup-init", _learning_rate),
     ("--lr --min-lr --lr-warmup-init --decoupled-lr --decoupled-min-lr", _decoupled),
+    ("--optimizer --optimizer-cpu-offload --optimizer-offload-device --log-num-zeros-in-grad", _muon),
     (_LR_UNITS, _warm_up),
     (_LR_UNITS + " --lr-decay-style --lr-wsd-decay-iters --lr-wsd-decay-samples", _wsd),
     ("--weight-decay-incr-style --start-weight-decay --end-weight-decay", _weight_decay),

@@ -18,13 +18,14 @@ from megalite.config.derive import Derived
 from megalite.config.pipeline import Pipeline
 from megalite.config.schema import Config, Train
 from megalite.data_parallel.buffer import GradBuffer
-from megalite.data_parallel.policy import Replicated, Sharded, StartSum, rounded
+from megalite.data_parallel.policy import Policy, Replicated, Sharded, StartSum, rounded
 from megalite.mesh import Group, ParallelMesh
 from megalite.model.gpt import GPT
 from megalite.model.init import init_weights
 from megalite.observe.timers import Timers
 from megalite.optimizer import rules
 from megalite.optimizer.lr import LearningRate, Schedules, WeightDecay
+from megalite.optimizer.muon import Muon
 from megalite.optimizer.optimizer import Optimizer
 from megalite.optimizer.param_groups import treatment
 from megalite.optimizer.scaler import ConstantScale, DynamicScale
@@ -48,7 +49,7 @@ class Engine:
 
     mesh: ParallelMesh
     seed: int
-    chunks: dict[int, GPT]
+    stages: dict[int, GPT]
     """Its stages of the model, by number."""
     mail: Mail
     buffer: GradBuffer
@@ -71,7 +72,7 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
     """Make this rank's part of the model, initialised, with its buffer, optimizer and program."""
     asked = derived.pipeline
     placed = placement(asked.schedule, asked.num_ranks, asked.num_chunks)
-    chunks = build_stages(
+    stages = build_stages(
         config.model,
         config.memory,
         partition(config.model, config.parallel, vocab_size=vocab_size),
@@ -81,11 +82,15 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
         mesh=mesh,
         dtype=dtype,
     )
-    for chunk in chunks.values():
-        init_weights(chunk, config.train.seed)
+    for stage in stages.values():
+        init_weights(stage, config.train.seed)
     buffer = GradBuffer(
-        parameters_by_stage(chunks),
-        treat=partial(treatment, decoupled=config.optimizer.decoupled_lr is not None),
+        parameters_by_stage(stages),
+        treat=partial(
+            treatment,
+            decoupled=config.optimizer.decoupled_lr is not None,
+            by_matrix=config.optimizer.optimizer == "muon",
+        ),
         tied=frozenset() if config.model.untie_embeddings_and_output_weights else frozenset({"embedding.word.weight"}),
         bucket_size=derived.bucket_size,
         policy=_policy(config, mesh.dp),
@@ -95,28 +100,45 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
         device=mesh.device,
     )
     if config.parallel.overlap_param_gather:
-        for chunk in chunks.values():
-            buffer.wait_in_forward(chunk)
-    o = config.optimizer
-    table = {"adam": rules.adam(o.adam_beta1, o.adam_beta2, o.adam_eps), "sgd": rules.sgd(o.sgd_momentum)}
+        for stage in stages.values():
+            buffer.wait_in_forward(stage)
     program, evaluation = programs(asked, placed, mesh.pp.rank)
     return Engine(
         mesh=mesh,
         seed=config.train.seed,
-        chunks=chunks,
+        stages=stages,
         mail=build_mail(placed, mesh, sequence_parallel=config.parallel.sequence_parallel),
         buffer=buffer,
-        optimizer=Optimizer(buffer, table[o.optimizer], homes_of(config.offload, mesh)),
+        optimizer=_optimizer(config, buffer, mesh),
         program=program,
         evaluation=evaluation,
         schedules=_schedules(config, derived),
-        clip_grad=o.clip_grad,
+        clip_grad=config.optimizer.clip_grad,
         loss_scale=_loss_scale(config.train),
         check_for_nan=config.train.check_for_nan_in_loss_and_grad,
         batch_schedule=derived.batch_schedule,
         timers=Timers(config.log.timing_log_level, mesh.device),
         watch=unwatched,
     )
+
+
+def _optimizer(config: Config, buffer: GradBuffer, mesh: ParallelMesh) -> Optimizer:
+    o = config.optimizer
+    adam = rules.adam(o.adam_beta1, o.adam_beta2, o.adam_eps)
+    if o.optimizer == "muon":
+        return Muon(
+            buffer,
+            adam,
+            mesh.tp,
+            momentum=o.muon_momentum,
+            nesterov=o.muon_use_nesterov,
+            splits_qkv=o.muon_split_qkv,
+            steps=o.muon_num_ns_steps,
+            scale=o.muon_scale_mode,
+            extra=o.muon_extra_scale_factor,
+        )
+    rule = {"adam": adam, "sgd": rules.sgd(o.sgd_momentum)}[o.optimizer]
+    return Optimizer(buffer, rule, homes_of(config.offload, mesh))
 
 
 def _schedules(config: Config, derived: Derived) -> Schedules:
@@ -155,7 +177,7 @@ def _loss_scale(train: Train) -> ConstantScale:
     )
 
 
-def _policy(config: Config, dp: Group) -> Replicated:
+def _policy(config: Config, dp: Group) -> Policy:
     """Who owns which gradients, and how they are summed."""
     policy, free, ordered = (
         (Sharded, start_reduce_scatter, start_ordered_reduce_scatter)

@@ -1,6 +1,7 @@
 """Update rules and param groups: the same in every layout."""
 
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -8,13 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from megalite.arith.memory import state_bytes
+from megalite.arith.parameters import layer_matrices
 from megalite.config.schema import Config
+from megalite.config.size import model_size
 from megalite.grid import Grid
 from megalite.mesh import ParallelMesh
 from megalite.shard import Shard
 from megalite.train.step import train_step
 from tests.parallel import harness
-from tests.parallel.harness import GLOBAL_BATCH, Layout, soak
+from tests.parallel.harness import GLOBAL_BATCH, VOCAB, Layout, soak
 from tests.pool import Pool
 
 LAYOUTS: dict[str, Layout] = {
@@ -27,10 +31,19 @@ LAYOUTS: dict[str, Layout] = {
 }
 CASES: dict[str, dict[str, Any]] = {
     "decoupled rate": {"decoupled_lr": 1e-3, "decoupled_min_lr": 1e-4},
+    "muon": {"optimizer": "muon", "muon_use_nesterov": True},
+    "muon, qkv as one": {"optimizer": "muon", "muon_split_qkv": False, "muon_scale_mode": "unit_rms_norm"},
 }
 """Settings of the optimizer."""
 STEPS = 5
-FEW = [("decoupled rate", "tp2-dp2-sharded"), ("decoupled rate", "pp2")]
+FEW = [
+    ("decoupled rate", "tp2-dp2-sharded"),
+    ("decoupled rate", "pp2"),
+    ("muon", "tp2-dp2-sharded"),
+    ("muon", "pp2-dp2-sharded"),
+    ("muon", "tp2-sp"),
+    ("muon, qkv as one", "dp2-sharded"),
+]
 ALL = [(case, layout) for case in CASES for layout in LAYOUTS]
 
 
@@ -66,6 +79,24 @@ def test_weights_are_those_of_one_rank(pool: Pool, model: str, case: str, layout
     assert not complaints
     for name, weight in weights.items():
         assert harness.distance(found[name], weight) < 1e-9, name
+
+
+def held(mesh: ParallelMesh, settings: Config) -> tuple[int, int]:
+    """The parameters of this rank, and the elements of its states."""
+    engine = harness.make(mesh, settings, torch.float32)
+    states = [vector.numel() for home in engine.optimizer.homes for vector in home.vectors.values()]
+    return len(engine.buffer.params), sum(states)
+
+
+@pytest.mark.parametrize("sharded", [0, 1])
+@pytest.mark.parametrize("model", ["gpt2", "llama"])
+def test_muon_keeps_one_state_for_a_matrix(pool: Pool, model: str, sharded: int) -> None:
+    layout = {"dp": 2, "sharded": sharded}
+    ranks = pool.run(harness.grid(layout), held, config(model, layout, optimizer="muon"))
+    parameters, matrices = ranks[0][0], 2 * layer_matrices(model_size(harness.MODELS[model], vocab_size=VOCAB))
+    moments = 2 - Fraction(matrices, parameters)
+    assert sum(states for _, states in ranks) == (2 * parameters - matrices) * (1 if sharded else 2)
+    assert state_bytes(parameters, param_bytes=4, moments=moments).moments == 4 * (2 * parameters - matrices)
 
 
 @pytest.mark.parametrize("layout", ["dp2-sharded", "pp2"])

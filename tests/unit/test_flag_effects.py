@@ -60,6 +60,7 @@ LOAD = "--load DATA/saved"
 FIM = "--fim-data --fim-prefix-token 1 --fim-middle-token 2 --fim-suffix-token 3 --fim-pad-token 4"
 FRAGMENTS = f"{FIM} --fim-rate 1 --fim-split-sample 9 --fim-fragment-rate 1"
 PP = "--pipeline-model-parallel-size 2 --num-layers 4"
+MUON = "--optimizer muon"
 WANDB = "--wandb-project tries"
 DISK = "--optimizer-cpu-offload --optimizer-offload-device disk"
 FULL = "--recompute-granularity full"
@@ -165,6 +166,12 @@ EFFECTS: dict[str, Row] = {
     "--recompute-modules": Row(value="mlp", given="--recompute-granularity selective", plan=True),
     "--distribute-saved-activations": Row(given=f"{FULL} --tensor-model-parallel-size 2", plan=True),
     "--optimizer": Row(value="sgd"),
+    "--muon-momentum": Row(value="0.5", given=MUON),
+    "--muon-use-nesterov": Row(given=MUON),
+    "--muon-num-ns-steps": Row(value="1", given=MUON),
+    "--muon-scale-mode": Row(value="shape_scaling", given=MUON),
+    "--muon-extra-scale-factor": Row(value="0.2", given=MUON),
+    "--muon-no-split-qkv": Row(given=MUON),
     "--decoupled-lr": Row(value="1e-4"),
     "--decoupled-min-lr": Row(value="1e-2", given="--decoupled-lr 1e-2"),
     "--lr": Row(value="2e-2"),
