@@ -3,6 +3,7 @@
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ from torch import Tensor
 
 from megalite.arith.memory import state_bytes
 from megalite.arith.parameters import layer_matrices
-from megalite.config.schema import Config
+from megalite.config.schema import Checkpoint, Config
 from megalite.config.size import model_size
+from megalite.data.tokenizer import NullTokenizer
 from megalite.grid import Grid
 from megalite.mesh import ParallelMesh
 from megalite.shard import Shard
+from megalite.train.resume import load_checkpoint, save_checkpoint
 from megalite.train.step import train_step
 from tests.parallel import harness
 from tests.parallel.harness import GLOBAL_BATCH, VOCAB, Layout, soak
@@ -79,6 +82,32 @@ def test_weights_are_those_of_one_rank(pool: Pool, model: str, case: str, layout
     assert not complaints
     for name, weight in weights.items():
         assert harness.distance(found[name], weight) < 1e-9, name
+
+
+def halves(mesh: ParallelMesh, settings: Config) -> list[float]:
+    """Go on from --load, or start; the losses of three steps; save them if --save is given."""
+    resumed = load_checkpoint(harness.make(mesh, settings, torch.float64), settings, VOCAB)
+    engine, progress, losses = resumed.engine, resumed.progress, []
+    for _ in range(3):
+        step, samples = progress.iteration + 1, progress.schedule_samples
+        losses.append(train_step(engine, harness.batch(mesh, settings, step), step=step, consumed_samples=samples).loss)
+        progress.count(GLOBAL_BATCH, skipped=False)
+    if settings.checkpoint.save:
+        save_checkpoint(engine, progress, settings, NullTokenizer(VOCAB))
+    return losses
+
+
+@pytest.mark.parametrize(("there", "here"), [("tp2-dp2-sharded", "pp2"), ("pp2-dp2-sharded", "dp2-sharded")])
+def test_muon_goes_on_in_any_other_layout(pool: Pool, tmp_path: Path, there: str, here: str) -> None:
+    def run(layout: Layout, **kept: str) -> list[float]:
+        settings = replace(config("llama", layout, optimizer="muon"), checkpoint=Checkpoint(**kept))
+        losses: list[float] = pool.run(harness.grid(layout), halves, settings)[0]
+        return losses
+
+    first = run(LAYOUTS[there], save=str(tmp_path))
+    second = run(LAYOUTS[here], load=str(tmp_path))
+    assert first == pytest.approx(run({}, save=str(tmp_path / "one")), rel=1e-10)
+    assert second == pytest.approx(run({}, load=str(tmp_path / "one")), rel=1e-10)
 
 
 def held(mesh: ParallelMesh, settings: Config) -> tuple[int, int]:
