@@ -95,11 +95,11 @@ def test_a_kernel_that_asks_for_gradients_is_chosen_alike(pool: Pool, way: str) 
 
 @contextmanager
 def counted(counts: Counter[str], name: str) -> Iterator[None]:
-    """Counts the forwards of layers."""
+    """Counts the forwards of layers, those that keep something apart."""
     forward = Layer.forward
 
     def counting(self: Layer, x: Tensor, context: Context) -> Tensor:
-        counts[name] += 1
+        counts[name + ", keeping" * torch.is_grad_enabled()] += 1
         return forward(self, x, context)
 
     with patch.object(Layer, "forward", counting):
@@ -125,7 +125,7 @@ def test_number_of_layer_forwards(pool: Pool, layout: str, way: str, layers: int
     config = settings("gpt2", layout, {**WAYS, "none": Memory()}[way])
     counts = sum(pool.run(harness.grid(LAYOUTS[layout]), forwards, config), Counter[str]())
     m = GLOBAL_BATCH // 2
-    assert counts == {"training": m * layers, "evaluation": m * LAYERS}
+    assert counts == {"training, keeping": m * layers, "evaluation": m * LAYERS}
 
 
 def sent(mesh: ParallelMesh, config: Config) -> dict[str, tuple[int, int]]:
@@ -161,7 +161,7 @@ def test_traffic(pool: Pool, layout: str, way: str) -> None:
 def kept(mesh: ParallelMesh, config: Config, dtype: torch.dtype) -> list[int]:
     """Bytes of each storage that the first block keeps, but for parameters and what all layers share."""
     engine = harness.make(mesh, config, dtype)
-    [model], m = engine.chunks.values(), harness.batch(mesh, config, 0)[0]
+    [model], m = engine.stages.values(), harness.batch(mesh, config, 0)[0]
     context = Context(position_ids=m.position_ids, draw=Draw(seed=1, step=1, samples=m.sample_ids))
     shared = list(model.parameters())
     if model.rotary is not None:
