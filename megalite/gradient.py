@@ -58,6 +58,10 @@ class MainGrad:
         self.on_write()
 
 
+Batch = list[tuple[Tensor, Callable[[], None]]]
+"""Weights, and what computes their gradients."""
+
+
 class WeightGrads:
     """When linears compute the gradients of their weights: at once in a whole backward, later in a split one.
 
@@ -66,19 +70,19 @@ class WeightGrads:
     """
 
     def __init__(self) -> None:
-        self._open: list[Callable[[], None]] | None = None
-        self._kept: deque[list[Callable[[], None]]] = deque()
+        self._open: Batch | None = None
+        self._kept: deque[Batch] = deque()
 
     @property
     def at_once(self) -> bool:
         return self._open is None
 
-    def add(self, compute: Callable[[], None]) -> None:
-        """Compute now, or keep for `compute_kept`."""
+    def add(self, weight: Tensor, compute: Callable[[], None]) -> None:
+        """Compute the gradient of the weight now, or keep that for `compute_kept`."""
         if self._open is None:
             compute()
         else:
-            self._open.append(compute)
+            self._open.append((weight, compute))
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -88,10 +92,15 @@ class WeightGrads:
         self._kept.append(self._open)
         self._open = None
 
+    @property
+    def oldest(self) -> list[Tensor]:
+        """The weights of the batch that has been kept for longest."""
+        return [weight for weight, _ in self._kept[0]]
+
     @torch.no_grad()
     def compute_kept(self) -> None:
         """Compute the batch that has been kept for longest."""
-        for compute in self._kept.popleft():
+        for _, compute in self._kept.popleft():
             compute()
 
 

@@ -36,6 +36,8 @@ class ParallelMesh:
     device: torch.device
     tp: Group
     dp: Group
+    replicas: Group
+    """The ranks of dp once more, with a queue of their own: small facts do not wait there for buckets."""
     pp: Group
     ends: Group
     """The first and the last rank of pp; a rank between them is a group of its own."""
@@ -67,6 +69,7 @@ def build_mesh(grid: Grid, *, rank: int, device: torch.device, timeout: datetime
         device=device,
         tp=group("tp", "tp"),
         dp=group("dp", "dp"),
+        replicas=group("replicas", "dp"),
         pp=pp,
         ends=Group(name="ends", ranks=(rank,), rank=0),
         model=group("model", "tp", "pp"),

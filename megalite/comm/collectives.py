@@ -68,6 +68,10 @@ class _OrderedSum(Pending):
         super().__init__(total)
         self._gathered, self._ranks, self._part = gathered, ranks, part
 
+    @property
+    def is_done(self) -> bool:
+        return self._gathered.is_done
+
     def wait(self) -> Tensor:
         first, *others = (whole[self._part] for whole in self._gathered.wait().chunk(self._ranks))
         self._tensor.copy_(first)

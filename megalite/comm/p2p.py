@@ -1,5 +1,6 @@
 """Messages between two ranks: the activations and gradients that pass along a pipeline."""
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -34,7 +35,7 @@ class Link:
         with among(self.line):
             work = dist.irecv(part, self.line.ranks[source], group=self.line.handle, tag=tag)
         arriving = Pending(part, work, self.line)
-        return _Joined(into, arriving, self.copies) if is_cut else arriving
+        return _Joined(into.shape, arriving, self.copies) if is_cut else arriving
 
     def _is_cut(self, x: Tensor) -> bool:
         return self.copies.size > 1 and x.numel() % self.copies.size == 0
@@ -46,9 +47,12 @@ class Link:
 class _Joined(Pending):
     """A tensor whose parts arrive at the ranks of a group. All of them wait for it at one point of their programs."""
 
-    def __init__(self, like: Tensor, arriving: Pending, copies: Group) -> None:
-        super().__init__(like)
-        self._arriving, self._copies = arriving, copies
+    def __init__(self, shape: torch.Size, arriving: Pending, copies: Group) -> None:
+        self._shape, self._arriving, self._copies = shape, arriving, copies
+
+    @property
+    def is_done(self) -> bool:
+        return self._arriving.is_done
 
     def wait(self) -> Tensor:
-        return start_all_gather(self._arriving.wait(), self._copies).wait().view_as(self._tensor)
+        return start_all_gather(self._arriving.wait(), self._copies).wait().view(self._shape)

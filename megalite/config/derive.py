@@ -23,7 +23,7 @@ class Derived:
     """Micro-batches that each rank computes in one step of `global_batch_size`."""
     eval_batch_size: int
     bucket_size: int | None
-    """Elements in one gradient bucket; None is one bucket for all."""
+    """Elements in one gradient bucket; None is one bucket for each stage."""
     train_iters: int
     train_samples: int
     lr_warmup_samples: float
@@ -89,8 +89,8 @@ def data_parallel_size(parallel: Parallel, world_size: int) -> int:
 
 
 def bucket_size(parallel: Parallel, dp: int) -> int | None:
-    """Elements in one gradient bucket; buckets pay only where their reductions overlap the backward pass."""
-    if parallel.ddp_bucket_size or not parallel.overlap_grad_reduce:
+    """Elements in one gradient bucket; buckets pay only where they travel while something is computed."""
+    if parallel.ddp_bucket_size or not (parallel.overlap_grad_reduce or parallel.overlap_param_gather):
         return parallel.ddp_bucket_size
     return max(40_000_000, 1_000_000 * dp)
 

@@ -37,8 +37,8 @@ class Parallel:
     use_tp_pp_dp_mapping: bool = False
     """Number ranks in the order tp-cp-ep-pp-dp instead of tp-cp-ep-dp-pp: stages are neighbours, replicas are not."""
     ddp_bucket_size: int | None = option(at_least=1)
-    """Elements in one gradient bucket. Unset: everything at once; under --overlap-grad-reduce 40 million,
-    or 1 million x data parallel size if that is more."""
+    """Elements in one gradient bucket. Unset: a stage at once; under --overlap-grad-reduce or
+    --overlap-param-gather 40 million, or 1 million x data parallel size if that is more."""
     overlap_grad_reduce: bool = False
     """Reduce each gradient bucket over data parallel ranks as soon as it is complete, during the backward pass."""
     grad_reduce_in_bf16: bool = False

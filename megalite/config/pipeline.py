@@ -15,7 +15,7 @@ class Pipeline:
     num_ranks: int
     num_chunks: int
     """Stages on each rank."""
-    group_size: int | None
+    group_size: int
     """Micro-batches that a rank of an interleaved schedule runs through one stage before it turns to its next."""
 
     @property
@@ -28,12 +28,11 @@ def pipeline(model: Model, parallel: Parallel) -> Pipeline:
     """The pipeline. ValueError where the stages of a rank cannot be counted."""
     ranks, chunks = parallel.pipeline_model_parallel_size, _chunks(model, parallel)
     schedule = parallel.pipeline_schedule or ("interleaved" if chunks > 1 else "1f1b")
-    group = parallel.microbatch_group_size_per_virtual_pipeline_stage or ranks
     return Pipeline(
         schedule=schedule,
         num_ranks=ranks,
         num_chunks=chunks,
-        group_size=group if schedule == "interleaved" else None,
+        group_size=parallel.microbatch_group_size_per_virtual_pipeline_stage or ranks,
     )
 
 

@@ -1,17 +1,17 @@
 """Contiguous parameters and main grads, in buckets whose gradients are summed over dp as backward proceeds."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from megalite.comm.collectives import Pending
 from megalite.data_parallel import layout
 from megalite.data_parallel.layout import BucketPlan, Entry, Slot, Treat
-from megalite.data_parallel.policy import Replicated
-from megalite.gradient import MainGrad, attach, main_dtype
+from megalite.data_parallel.policy import Policy
+from megalite.gradient import MainGrad, attach, main_dtype, main_grad_of
 from megalite.shard import Shard
 
 
@@ -19,7 +19,8 @@ class Bucket:
     """A range of the flat buffer that travels in one collective."""
 
     def __init__(self, plan: BucketPlan, *, by_readiness: bool) -> None:
-        self.range, self.stage, self.size = plan.range, plan.stage, len(plan.slots)
+        self.range, self.stage = plan.range, plan.stage
+        self.parameters = [slot.parameter for slot in plan.slots]
         self.by_readiness = by_readiness
         """False for a tied weight: it is written twice in a backward, so only the flush knows that it is finished."""
         self.waiting = 0
@@ -55,7 +56,7 @@ class GradBuffer:
         treat: Treat,
         tied: frozenset[str],
         bucket_size: int | None,
-        policy: Replicated,
+        policy: Policy,
         overlap: bool,
         overlap_gather: bool,
         dtype: torch.dtype,
@@ -96,12 +97,16 @@ class GradBuffer:
         for slot in self.slots:
             yield Shard.of(slot.name, slot.spec, self.params[slot.range])
 
-    def expect_last(self, stage: int) -> None:
-        """From here on, each write to a parameter of the stage is its last of this step."""
-        if self.overlap:
-            self._armed.add(stage)
-            for bucket in self.buckets:
-                bucket.waiting = bucket.size if bucket.stage == stage else bucket.waiting
+    def expect_last(self, stage: int, still: Collection[Tensor] | None = None) -> None:
+        """From here on, each write to a parameter of the stage is its last of this step; of some, where `still` names
+        those that will be written, it has been."""
+        if not self.overlap:
+            return
+        self._armed.add(stage)
+        names = None if still is None else {id(parameter) for parameter in still}
+        for bucket in (bucket for bucket in self.buckets if bucket.stage == stage):
+            bucket.waiting = sum(names is None or id(p) in names or main_grad_of(p).fresh for p in bucket.parameters)
+        self._launch()
 
     def _ready(self, bucket: Bucket) -> None:
         if bucket.stage in self._armed:

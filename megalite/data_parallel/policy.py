@@ -1,6 +1,7 @@
 """What dp ranks share of a bucket: who keeps which of its summed gradients, and so updates which of its parameters."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +20,10 @@ class _Widened(Pending):
         super().__init__(total)
         self._narrow = narrow
 
+    @property
+    def is_done(self) -> bool:
+        return self._narrow.is_done
+
     def wait(self) -> Tensor:
         return self._tensor.copy_(self._narrow.wait())
 
@@ -35,6 +40,25 @@ def rounded(start: StartSum, dtype: torch.dtype) -> StartSum:
     return start_rounded
 
 
+class Policy(Protocol):
+    """What a buffer asks."""
+
+    shards: int
+    """Parts into which a bucket is cut."""
+
+    def own(self, bucket: slice) -> slice:
+        """What this rank keeps of a bucket, as a range of the flat buffer."""
+        ...
+
+    def start_sum(self, grads: Tensor) -> Pending:
+        """Begin to sum the gradients of a bucket; afterwards what is owned of them holds the sum."""
+        ...
+
+    def start_gather(self, params: Tensor) -> Pending:
+        """Begin to give every rank the parameters of a bucket, of which each has updated what it owns."""
+        ...
+
+
 class Replicated:
     """Every rank keeps all: gradients are summed in place, and every rank makes every update."""
 
@@ -44,19 +68,16 @@ class Replicated:
         self.dp, self._start_sum = dp, start_sum
 
     def own(self, bucket: slice) -> slice:
-        """What this rank keeps of a bucket, as a range of the flat buffer."""
         return bucket
 
     def start_sum(self, grads: Tensor) -> Pending:
-        """Begin to sum the gradients of a bucket; afterwards what is owned of them holds the sum."""
         return self._start_sum(grads, self.dp)
 
     def start_gather(self, params: Tensor) -> Pending:
-        """Begin to give every rank the parameters of a bucket, of which each has updated what it owns."""
         return Pending(params)
 
 
-class Sharded(Replicated):
+class Sharded:
     """Each rank keeps its part of every bucket (Rajbhandari et al. 2020, ZeRO, stage 1): reduce-scatter of gradients,
     all-gather of parameters, and the state of the optimizer for a part only."""
 

@@ -45,7 +45,7 @@ class _Stage:
     def backward(self, output: GradientEdge, grad: Tensor | None, *, final: bool, split: bool) -> None:
         raise AssertionError("inference has no backward")
 
-    def weight_grads(self) -> None:
+    def weight_grads(self, *, final: bool) -> None:
         raise AssertionError("inference has no backward")
 
     def sync_grads(self) -> None:

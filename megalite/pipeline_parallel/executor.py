@@ -30,12 +30,12 @@ class Chunk(Protocol):
         """
         ...
 
-    def weight_grads(self) -> None:
+    def weight_grads(self, *, final: bool) -> None:
         """Add the gradients that have been kept for longest."""
         ...
 
     def sync_grads(self) -> None:
-        """The chunk's gradients are complete: sum them over dp."""
+        """The chunk's gradients are complete: start what has not started of their sum over dp."""
         ...
 
 
@@ -88,7 +88,7 @@ def execute(
                     mail.post(x.grad, action, backward=True)
             case Op.W:
                 with watch(action):
-                    chunk.weight_grads()
+                    chunk.weight_grads(final=final[action.stage] is action)
             case Op.GRAD_SYNC:
                 with watch(action):
                     chunk.sync_grads()

@@ -1,6 +1,6 @@
 """What one pipeline rank holds, keeps and sends, in closed form."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -97,7 +97,10 @@ def _plan(
         in_flight=peak_kept(program),
         activations=peak_bytes(program, kept) + again,
         traffic=_traffic(
-            config, derived, size, part, parameters, _neighbours(held, place), [n for r in regions.values() for n in r]
+            *(config, derived, size, part, parameters),
+            buckets=_buckets(size, parts.values(), tp, derived.bucket_size),
+            neighbours=_neighbours(held, place),
+            regions=[n for region in regions.values() for n in region],
         ),
     )
 
@@ -133,12 +136,21 @@ def _neighbours(held: Sequence[Stage], place: Sequence[int]) -> int:
     return sum(place[mine] != place[other] for mine, other in beside)
 
 
+def _buckets(size: ModelSize, parts: Iterable[Part], tp: int, bucket_size: int | None) -> int:
+    """Gradient buckets of a rank: about one for each so many elements of a stage, and one for a tied matrix."""
+    matrix = size.vocab_size * size.hidden_size // tp * size.tied_embeddings
+    untied = [count_parameters(size, p).per_rank(tp) - matrix * (p.embedding or p.loss) for p in parts]
+    tied = size.tied_embeddings and any(part.embedding or part.loss for part in parts)
+    return tied + sum(-(-count // (bucket_size or count)) for count in untied if count)
+
+
 def _traffic(
     config: Config,
     derived: Derived,
     size: ModelSize,
     part: Part,
     parameters: int,
+    buckets: int,
     neighbours: int,
     regions: Sequence[int],
 ) -> Groups:
@@ -164,7 +176,7 @@ def _traffic(
         "dp": data_parallel_traffic(
             parameters=parameters,
             data_parallel_size=derived.data_parallel_size,
-            buckets=-(-parameters // derived.bucket_size) if derived.bucket_size else 1,
+            buckets=buckets,
             grad_bytes=2 if config.parallel.grad_reduce_in_bf16 else 4,
             param_bytes=param_bytes,
             sharded=config.parallel.use_distributed_optimizer,

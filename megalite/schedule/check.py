@@ -58,6 +58,17 @@ def check_complete(schedule: list[Program], *, num_stages: int, num_micro_batche
         raise ValueError(
             f"The schedule does twice: {_few(twice)}; leaves out: {_few(missing)}; does not know: {_few(strange)}."
         )
+    inputs, weights = (_turns(schedule, op) for op in (Op.I, Op.W))
+    if disordered := [stage for stage in inputs if inputs[stage] != weights[stage]]:
+        raise ValueError(f"Weight gradients of stages {disordered} come in another order than their input gradients.")
+
+
+def _turns(schedule: list[Program], op: Op) -> dict[int, list[int]]:
+    """The micro-batches of each stage in the order in which it executes an op."""
+    turns = defaultdict(list)
+    for action in (action for program in schedule for action in program if action.op is op):
+        turns[action.stage].append(action.microbatch)
+    return turns
 
 
 def check_pairs(programs: list[Program]) -> None:

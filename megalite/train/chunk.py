@@ -25,10 +25,10 @@ class Pass:
     """The gradient that backward begins with, at the summed loss: []."""
 
     def empty_input(self, microbatch: MicroBatch) -> Tensor:
-        return self.engine.chunks[self.stage].empty_hidden(*microbatch.tokens.shape)
+        return self.engine.stages[self.stage].empty_hidden(*microbatch.tokens.shape)
 
     def forward(self, x: Tensor | None, microbatch: MicroBatch) -> Tensor:
-        m, draw, model = microbatch, None, self.engine.chunks[self.stage]
+        m, draw, model = microbatch, None, self.engine.stages[self.stage]
         if self.step is not None:
             draw = Draw(seed=self.engine.seed, step=self.step, samples=m.sample_ids)
         context = Context(position_ids=m.position_ids, segment_ids=m.segment_ids, draw=draw)
@@ -39,15 +39,18 @@ class Pass:
             return model.loss(x, m.labels, m.loss_mask, context)
 
     def backward(self, output: GradientEdge, grad: Tensor | None, *, final: bool, split: bool) -> None:
-        if final and not split:
+        if final:
             self.engine.buffer.expect_last(self.stage)
-        keeping = self.engine.chunks[self.stage].weight_grads.keeping() if split else nullcontext()
+        keeping = self.engine.stages[self.stage].weight_grads.keeping() if split else nullcontext()
         with self.engine.timers("backward-compute", 2), keeping:
             torch.autograd.backward([output], [self.loss_grad if grad is None else grad])
 
-    def weight_grads(self) -> None:
+    def weight_grads(self, *, final: bool) -> None:
+        kept = self.engine.stages[self.stage].weight_grads
+        if final:
+            self.engine.buffer.expect_last(self.stage, kept.oldest)
         with self.engine.timers("backward-compute", 2):
-            self.engine.chunks[self.stage].weight_grads.compute_kept()
+            kept.compute_kept()
 
     def sync_grads(self) -> None:
         with self.engine.timers("all-grads-sync", 2):

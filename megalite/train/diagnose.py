@@ -52,13 +52,13 @@ def first_output(engine: Engine, microbatches: Sequence[MicroBatch], step: int) 
 
     hooks = [
         module.register_forward_hook(look(stage, name))
-        for stage, chunk in engine.chunks.items()
+        for stage, chunk in engine.stages.items()
         for name, module in chunk.named_modules()
         if name
     ]
     try:
         with torch.no_grad():
-            chunks = {stage: Pass(engine=engine, stage=stage, step=step) for stage in engine.chunks}
+            chunks = {stage: Pass(engine=engine, stage=stage, step=step) for stage in engine.stages}
             execute(engine.evaluation(len(microbatches)), chunks, microbatches, engine.mail, unwatched)
     finally:
         for hook in hooks:

@@ -61,6 +61,7 @@ def train(session: Session, progress: Progress) -> None:
     else:
         _evaluate(session, progress, "validation")
         _evaluate(session, progress, "test")
+    session.engine.buffer.wait_params()
     for chore in session.at_end:
         chore(progress)
 

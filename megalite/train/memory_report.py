@@ -81,14 +81,14 @@ class MemoryReport:
             vocab_size, divisible_by=config.model.make_vocab_size_divisible_by, tensor_parallel_size=mesh.tp.size
         )
 
-        has_loss = engine.mail.last_stage in engine.chunks
+        has_loss = engine.mail.last_stage in engine.stages
 
         def kind(tensor: Tensor) -> str:
             # By their width, for autograd knows no names: a hidden size as large as that would be taken for it.
             of_logits = has_loss and tensor.is_floating_point() and tensor.shape[-1:] == (rows // mesh.tp.size,)
             return "logits" if of_logits else "activations"
 
-        lasting = [engine.buffer.params, *(buffer for chunk in engine.chunks.values() for buffer in chunk.buffers())]
+        lasting = [engine.buffer.params, *(buffer for chunk in engine.stages.values() for buffer in chunk.buffers())]
         self.saved = SavedTensors(lasting, kind)
         self.in_flight = 0
         self._is_told = False

@@ -53,18 +53,21 @@ class Recorder:
             )
         )
 
-    def write(self, progress: Progress) -> None:
-        """Gather the steps of all ranks in the file. Every rank must call it."""
+    def write(self) -> str:
+        """Gather the steps of all ranks in the file; a line about it. Every rank must call it."""
         steps = [event for events in self._events for event in events]
         ranks = all_gather_object(steps, self.mesh.pp)
+        if not steps:
+            return f"--pipeline-trace {self.path} is not written: no step was trained."
         if self.mesh.rank != 0:
-            return
+            return ""
         trace = Trace(
             schedule=self.asked.schedule,
             num_ranks=self.asked.num_ranks,
-            num_micro_batches=1 + max(event.action.microbatch for event in steps),
+            num_micro_batches=1 + max(event.action.microbatch for event in steps if event.step == steps[-1].step),
             num_chunks=self.asked.num_chunks,
-            group_size=self.asked.group_size or self.asked.num_ranks,
+            group_size=self.asked.group_size,
             events=tuple(event for events in ranks for event in events),
         )
         replace_file(self.path, trace.to_json().encode())
+        return f"wrote the timeline of steps {trace.steps[0]} to {trace.steps[-1]} to {self.path}"

@@ -83,6 +83,7 @@ def prepare(
     if config.checkpoint.save:
         check_writable(Path(config.checkpoint.save), mesh.world)
     engine = build(config, derived, vocab_size=tokenizer.vocab_size, mesh=mesh, dtype=dtype)
+    prove(engine, derived, config.train.micro_batch_size)
     resumed = load_checkpoint(engine, config, tokenizer.vocab_size)
     engine = resumed.engine
     check_replicas(engine, "At the start")
@@ -123,7 +124,7 @@ def prepare(
         ),
         stop=ending,
         chores=(*chores(config.train, engine), *after_steps),
-        at_end=(recorder.write,) if recorder else (),
+        at_end=(lambda progress: logger.note(recorder.write()),) if recorder else (),
         save=lambda progress: save_checkpoint(engine, progress, config, tokenizer),
     )
     return session, resumed.progress
@@ -132,6 +133,14 @@ def prepare(
 def _dtype(train_settings: Train) -> torch.dtype:
     """That of parameters and activations."""
     return torch.bfloat16 if train_settings.bf16 else torch.float16 if train_settings.fp16 else torch.float32
+
+
+def prove(engine: Engine, derived: Derived, micro_batch_size: int) -> None:
+    """Make every program that the run will come to: what is wrong with one is found before a byte is sent."""
+    samples = micro_batch_size * derived.data_parallel_size
+    for _, size in derived.batch_schedule.sizes:
+        engine.program(size // samples)
+    engine.evaluation(derived.eval_batch_size // samples)
 
 
 def _stages(config: Config, derived: Derived, vocab_size: int) -> list[str]:

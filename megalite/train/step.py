@@ -36,15 +36,15 @@ def forward_backward(engine: Engine, microbatches: Sequence[MicroBatch], *, step
     The gradient is multiplied by the loss scale. The number of tokens is known, and agreed on, before the first
     forward, so that gradients are only ever summed.
     """
-    count = max(all_reduce(counted_tokens(microbatches), engine.mesh.dp).item(), 1.0)
+    count = max(all_reduce(counted_tokens(microbatches), engine.mesh.replicas).item(), 1.0)
     seed = engine.loss_scale.value / count
     loss_grad = torch.tensor(seed, dtype=engine.buffer.grads.dtype, device=engine.mesh.device)
-    chunks = {stage: Pass(engine=engine, stage=stage, step=step, loss_grad=loss_grad) for stage in engine.chunks}
+    chunks = {stage: Pass(engine=engine, stage=stage, step=step, loss_grad=loss_grad) for stage in engine.stages}
     losses = execute(engine.program(len(microbatches)), chunks, microbatches, engine.mail, engine.watch)
     with engine.timers("all-grads-sync", 2):
         engine.buffer.finish()
         reduce_owed(engine.buffer, engine.mesh)
-    return all_reduce(summed(losses, engine), engine.mesh.dp).item() / count
+    return all_reduce(summed(losses, engine), engine.mesh.replicas).item() / count
 
 
 def summed(losses: Sequence[Tensor], engine: Engine) -> Tensor:
@@ -63,10 +63,10 @@ def counted_tokens(microbatches: Sequence[MicroBatch]) -> Tensor:
 @torch.no_grad()
 def evaluate(engine: Engine, microbatches: Sequence[MicroBatch]) -> tuple[float, int]:
     """The summed loss over one global batch, in nats, and the number of tokens that it counts."""
-    chunks = {stage: Pass(engine=engine, stage=stage) for stage in engine.chunks}
+    chunks = {stage: Pass(engine=engine, stage=stage) for stage in engine.stages}
     losses = execute(engine.evaluation(len(microbatches)), chunks, microbatches, engine.mail, unwatched)
     totals = torch.stack([summed(losses, engine), counted_tokens(microbatches)])
-    loss, count = all_reduce(totals, engine.mesh.dp).tolist()
+    loss, count = all_reduce(totals, engine.mesh.replicas).tolist()
     return loss, int(count)
 
 

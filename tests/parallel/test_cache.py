@@ -20,7 +20,7 @@ def both(mesh: ParallelMesh, model: str) -> tuple[list[int], list[int]]:
     settings = harness.config(model, {"tp": mesh.tp.size})
     settings = replace(settings, model=replace(settings.model, seq_length=SEQUENCE, max_position_embeddings=SEQUENCE))
     engine = harness.make(mesh, settings, torch.float64)
-    gpt = inference(engine.chunks, engine.mail, vocab_size=VOCAB, dtype=torch.float64)
+    gpt = inference(engine.stages, engine.mail, vocab_size=VOCAB, dtype=torch.float64)
     prompt = [5, 17, 3]
     sampling = Sampling(temperature=0)
     cached = list(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
 from itertools import product
+from unittest.mock import patch
 from weakref import ReferenceType, ref
 
 import pytest
@@ -243,6 +244,31 @@ FAILURES: dict[str, Callable[[Program], Program]] = {
     "dies": lambda program: program[: len(program) // 2],
     "forgets a message": lambda program: [action for action in program if str(action) != "SEND_B1.3"],
 }
+
+
+def order_of_sums(mesh: ParallelMesh, settings: Config) -> list[str]:
+    """The last actions of a step, and the buckets' sums between them."""
+    engine, seen = harness.make(mesh, settings, torch.float32), list[str]()
+
+    @contextmanager
+    def watch(action: Action) -> Iterator[None]:
+        seen.append(str(action))
+        yield
+
+    start = engine.buffer.policy.start_sum
+    batch = harness.batch(mesh, settings, 0)
+    with patch.object(engine.buffer.policy, "start_sum", lambda grads: (seen.append("sum"), start(grads))[1]):
+        forward_backward(replace(engine, watch=watch), batch, step=1)
+    return seen
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_sums_overlap_the_last_backward(pool: Pool, schedule: str) -> None:
+    """Buckets leave before the stage is closed, whether its last gradients come from a backward or of weights alone."""
+    layout = {"pp": 2, "dp": 2, "overlap": 1, "bucket": 1000, **SCHEDULES[schedule]}
+    for seen in pool.run(harness.grid(layout), order_of_sums, harness.config("llama", layout)):
+        closed = next(place for place, what in enumerate(seen) if what.startswith("GRAD_SYNC"))
+        assert seen[:closed].count("sum") > 2
 
 
 @pytest.mark.parametrize("how", FAILURES)

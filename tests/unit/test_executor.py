@@ -51,7 +51,7 @@ class First:
         self.alive.append(sum(not output.expired() for output in self.outputs))
         torch.autograd.backward([output], [grad])
 
-    def weight_grads(self) -> None:
+    def weight_grads(self, *, final: bool) -> None:
         raise AssertionError
 
     def sync_grads(self) -> None:

@@ -208,6 +208,12 @@ def test_incomplete_schedule(words, message):
         check_complete([program(words)], num_stages=1, num_micro_batches=1)
 
 
+def test_weight_gradients_come_in_the_order_of_input_gradients():
+    words = "F0.0 F0.1 I0.0 I0.1 W0.1 W0.0"
+    with pytest.raises(ValueError, match=r"stages \[0\] come in another order"):
+        check_complete([program(words)], num_stages=1, num_micro_batches=2)
+
+
 def test_a_stage_is_on_one_rank():
     with pytest.raises(ValueError, match=r"does not know: \['F0.0 on rank 0'\]"):
         lower([program("F0.0"), program("B0.0")], num_micro_batches=1)

@@ -46,7 +46,7 @@ def test_dry_run_says_what_the_settings_amount_to():
         "  tp: 280 x all-gather, 33.81 MiB",
         "  tp: 180 x reduce-scatter, 22.5 MiB",
         "  tp: 1 x all-reduce, 77 KiB",
-        "  dp: 1 x all-reduce, 1.832 MiB",
+        "  dp: 2 x all-reduce, 1.832 MiB",
         "  ... 10 micro-batches in all",
     ):
         assert line in done.stdout.splitlines()
@@ -77,7 +77,7 @@ def test_dry_run_shows_the_pipeline():
         "most on pipeline rank 0:",
         "pipeline rank 0: 380,480 parameters, micro-batches in flight 2, together about",
         "pipeline rank 1: 264,832 parameters, micro-batches in flight 1, together about",
-        "pp: 10 x send, 640 KiB; pp: 10 x recv, 640 KiB; ends of pp: 1 x all-reduce, 256 KiB; dp: 1 x all-reduce",
+        "pp: 10 x send, 640 KiB; pp: 10 x recv, 640 KiB; ends of pp: 1 x all-reduce, 256 KiB; dp: 2 x all-reduce",
     ):
         assert words in text
 
