@@ -135,6 +135,8 @@ class Optimizer:
     """Decay of Adam's second moment."""
     adam_eps: float = option(1e-8, above=0)
     """Added to the root of Adam's second moment."""
+    adam_kernel: Literal["torch", "apex"] = "torch"
+    """What computes Adam's update: torch's fused kernel, or on a GPU that of apex's FusedAdam, if apex is installed."""
     sgd_momentum: float = option(0.9, at_least=0, below=1)
     """Momentum of SGD."""
     muon_momentum: float = option(0.9, at_least=0, below=1)

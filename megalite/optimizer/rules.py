@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 
 import torch
 from torch import Tensor
@@ -43,6 +44,26 @@ def adam(beta1: float, beta2: float, eps: float) -> Rule:
             amsgrad=False,
             maximize=False,
         )
+
+    return Rule(states=("exp_avg", "exp_avg_sq"), update=update)
+
+
+def apex_adam(beta1: float, beta2: float, eps: float) -> Rule:
+    """The same by the kernel of apex's FusedAdam. Raises ValueError where apex, or its kernel, is not installed."""
+    try:
+        kernel = import_module("amp_C").multi_tensor_adam
+        apply = import_module("apex.multi_tensor_apply").multi_tensor_applier
+    except ImportError as error:
+        raise ValueError(
+            f"--adam-kernel apex: apex is not installed with its CUDA extensions ({error}). Use --adam-kernel torch."
+        ) from error
+
+    def update(param: Tensor, grad: Tensor, states: list[Tensor], step: StepSize) -> None:
+        nothing_overflows = torch.zeros(1, dtype=torch.int, device=param.device)
+        decoupled, correct_bias = 1, 1
+        tensors = [[grad], [param], [states[0]], [states[1]]]
+        sizes = (step.lr, beta1, beta2, eps, step.number, decoupled, correct_bias, step.weight_decay)
+        apply(kernel, nothing_overflows, tensors, *sizes)
 
     return Rule(states=("exp_avg", "exp_avg_sq"), update=update)
 

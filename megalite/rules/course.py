@@ -137,6 +137,13 @@ def _decoupled(job: Job) -> Iterator[str]:
         )
 
 
+def _adam_kernel(job: Job) -> Iterator[str]:
+    if job.config.optimizer.adam_kernel == "apex" and job.config.parallel.device == "cpu":
+        yield "--adam-kernel apex needs a GPU, but --device is cpu. Try --adam-kernel torch."
+    if job.config.optimizer.adam_kernel == "apex" and job.config.offload.share > 0:
+        yield "--adam-kernel apex does not go with --optimizer-cpu-offload, which updates on a CPU. Leave one out."
+
+
 def _muon(job: Job) -> Iterator[str]:
     if job.config.optimizer.optimizer == "muon" and job.config.offload.share > 0:
         yield (
@@ -214,6 +221,7 @@ COURSE_RULES: Rules = (
     (_LR_UNITS + " --lr-wsd-decay-iters --lr-wsd-decay-samples", _units),
     ("--lr --min-lr --lr-warmup-init", _learning_rate),
     ("--lr --min-lr --lr-warmup-init --decoupled-lr --decoupled-min-lr", _decoupled),
+    ("--adam-kernel --device --optimizer-cpu-offload --optimizer-offload-device", _adam_kernel),
     ("--optimizer --optimizer-cpu-offload --optimizer-offload-device --log-num-zeros-in-grad", _muon),
     (_LR_UNITS, _warm_up),
     (_LR_UNITS + " --lr-decay-style --lr-wsd-decay-iters --lr-wsd-decay-samples", _wsd),

@@ -166,6 +166,7 @@ EFFECTS: dict[str, Row] = {
     "--recompute-modules": Row(value="mlp", given="--recompute-granularity selective", plan=True),
     "--distribute-saved-activations": Row(given=f"{FULL} --tensor-model-parallel-size 2", plan=True),
     "--optimizer": Row(value="sgd"),
+    "--adam-kernel": Row(value="apex"),
     "--muon-momentum": Row(value="0.5", given=MUON),
     "--muon-use-nesterov": Row(given=MUON),
     "--muon-num-ns-steps": Row(value="1", given=MUON),

@@ -123,6 +123,8 @@ TABLE = [
     ("--decoupled-lr 1e-5 --lr-warmup-init 1e-4", "--lr-warmup-init 0.0001 is more than --decoupled-lr 1e-05."),
     ("--optimizer muon --optimizer-cpu-offload", "--optimizer muon does not go with --optimizer-cpu-offload"),
     ("--optimizer muon --log-num-zeros-in-grad", "which leaves no gradients to count in. Leave one out."),
+    ("--adam-kernel apex --device cpu", "--adam-kernel apex needs a GPU, but --device is cpu."),
+    ("--adam-kernel apex --optimizer-cpu-offload", "--optimizer-cpu-offload, which updates on a CPU. Leave one out."),
     ("--fp16 --bf16", "--bf16 and --fp16 both give the precision. Give one."),
     ("--fp16 --grad-reduce-in-bf16", "--grad-reduce-in-bf16 needs --bf16"),
     ("--fp16 --min-loss-scale 8 --initial-loss-scale 4", "4 is below --min-loss-scale 8. Try --min-loss-scale 4."),
