@@ -18,7 +18,7 @@ from megalite.config.derive import Derived
 from megalite.config.pipeline import Pipeline
 from megalite.config.schema import Config, Train
 from megalite.data_parallel.buffer import GradBuffer
-from megalite.data_parallel.policy import Replicated, Sharded, StartSum, rounded
+from megalite.data_parallel.policy import Policy, Replicated, Sharded, StartSum, rounded
 from megalite.mesh import Group, ParallelMesh
 from megalite.model.gpt import GPT
 from megalite.model.init import init_weights
@@ -49,7 +49,7 @@ class Engine:
 
     mesh: ParallelMesh
     seed: int
-    chunks: dict[int, GPT]
+    stages: dict[int, GPT]
     """Its stages of the model, by number."""
     mail: Mail
     buffer: GradBuffer
@@ -72,7 +72,7 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
     """Make this rank's part of the model, initialised, with its buffer, optimizer and program."""
     asked = derived.pipeline
     placed = placement(asked.schedule, asked.num_ranks, asked.num_chunks)
-    chunks = build_stages(
+    stages = build_stages(
         config.model,
         config.memory,
         partition(config.model, config.parallel, vocab_size=vocab_size),
@@ -82,10 +82,10 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
         mesh=mesh,
         dtype=dtype,
     )
-    for chunk in chunks.values():
-        init_weights(chunk, config.train.seed)
+    for stage in stages.values():
+        init_weights(stage, config.train.seed)
     buffer = GradBuffer(
-        parameters_by_stage(chunks),
+        parameters_by_stage(stages),
         treat=partial(
             treatment,
             decoupled=config.optimizer.decoupled_lr is not None,
@@ -100,13 +100,13 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
         device=mesh.device,
     )
     if config.parallel.overlap_param_gather:
-        for chunk in chunks.values():
-            buffer.wait_in_forward(chunk)
+        for stage in stages.values():
+            buffer.wait_in_forward(stage)
     program, evaluation = programs(asked, placed, mesh.pp.rank)
     return Engine(
         mesh=mesh,
         seed=config.train.seed,
-        chunks=chunks,
+        stages=stages,
         mail=build_mail(placed, mesh, sequence_parallel=config.parallel.sequence_parallel),
         buffer=buffer,
         optimizer=_optimizer(config, buffer, mesh),
@@ -177,7 +177,7 @@ def _loss_scale(train: Train) -> ConstantScale:
     )
 
 
-def _policy(config: Config, dp: Group) -> Replicated:
+def _policy(config: Config, dp: Group) -> Policy:
     """Who owns which gradients, and how they are summed."""
     policy, free, ordered = (
         (Sharded, start_reduce_scatter, start_ordered_reduce_scatter)
