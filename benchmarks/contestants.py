@@ -13,6 +13,7 @@ from megatron_core import megatron_core, whole_norm
 from plain import Plain, Sizes, plain_weights
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -38,7 +39,7 @@ from megalite.train.step import train_step
 Step = Callable[[Tensor, Tensor], float]
 LEARNING_RATE, WEIGHT_DECAY, BETAS, EPS, CLIP = 1e-3, 0.1, (0.9, 0.999), 1e-8, 1.0
 TRAIN_ITERS = 100_000  # more than are ever run: the learning rate is constant
-ALONE, TP = Parallel(), Parallel(tensor_model_parallel_size=2)
+ALONE, TP, SHARDED = Parallel(), Parallel(tensor_model_parallel_size=2), Parallel(use_distributed_optimizer=True)
 
 
 def config_of(sizes: Sizes, parallel: Parallel, *, micro_batches: int = 1) -> Config:
@@ -191,6 +192,20 @@ def ddp(sizes: Sizes) -> Step:
     return torch_step(model, cross_entropy(model))
 
 
+def sharded_by_torch(sizes: Sizes) -> nn.Module:
+    """The plain model under torch's FSDP2, which keeps parameters gathered from forward to backward."""
+    model = plain_model(sizes)
+    for part in (*model.layers, model):
+        fully_shard(part, reshard_after_forward=False)
+    return model
+
+
+def fsdp(sizes: Sizes) -> Step:
+    """Torch's sharded data parallelism over all ranks."""
+    model = sharded_by_torch(sizes)
+    return torch_step(model, cross_entropy(model))
+
+
 def alone(model: nn.Module) -> Step:
     """A model on one rank."""
     return torch_step(model, cross_entropy(model))
@@ -239,7 +254,12 @@ CONTESTANTS: dict[str, Callable[[Sizes, int], Step]] = {
     "megalite DP, overlapped": lambda sizes, rank: megalite(
         sizes, rank=rank, ranks=2, parallel=Parallel(overlap_grad_reduce=True)
     ),
+    "megalite DP, sharded": lambda sizes, rank: megalite(sizes, rank=rank, ranks=2, parallel=SHARDED),
+    "megalite DP, sharded, overlapped": lambda sizes, rank: megalite(
+        sizes, rank=rank, ranks=2, parallel=replace(SHARDED, overlap_grad_reduce=True, overlap_param_gather=True)
+    ),
     "torch DDP": lambda sizes, rank: ddp(sizes),
+    "torch FSDP2": lambda sizes, rank: fsdp(sizes),
     "megalite TP": lambda sizes, rank: megalite(sizes, rank=rank, ranks=2, parallel=TP),
     "megalite TP + SP": lambda sizes, rank: megalite(
         sizes, rank=rank, ranks=2, parallel=replace(TP, sequence_parallel=True)

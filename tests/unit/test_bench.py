@@ -47,3 +47,21 @@ def test_pipelines_compute_the_same(tmp_path: Path) -> None:
     )
     assert run.returncode in (0, 1), run.stdout + run.stderr
     assert len(table.read_text().splitlines()) == (2 + 2) + 1 + (2 + 1), run.stdout
+
+
+def test_optimizers_compute_the_same(tmp_path: Path) -> None:
+    table = tmp_path / "table.md"
+    run = subprocess.run(
+        [sys.executable, "benchmarks/optimizer.py", *TINY.split(), "--rounds", "1", "--steps", "1", "--threads", "1"]
+        + ["--offload-layers", "1", "--dir", str(tmp_path), "--markdown", str(table)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode in (0, 1), run.stdout + run.stderr
+    kept = [
+        line.split("|")[1:4] for line in table.read_text().splitlines() if line.startswith(("| megalite DP", "| torch"))
+    ]
+    assert [held for _, held, _ in kept] == [computed for _, _, computed in kept], "a rank keeps what is computed"
+    assert len(kept) == 4
