@@ -19,7 +19,7 @@ from tests.pool import Pool
 transformers = pytest.importorskip("transformers")
 
 VOCAB, POSITIONS = 71, 32
-SIZES = {"tp1": Grid(sizes={}), "tp2": Grid(sizes={"tp": 2})}
+SIZES = {"tp1": Grid(sizes={}), "tp2": Grid(sizes={"tp": 2}), "pp2": Grid(sizes={"pp": 2})}
 TEXT = torch.randint(VOCAB, (2, 24), generator=torch.Generator().manual_seed(3))
 
 
@@ -109,7 +109,8 @@ def test_drawn_text_follows_the_seed_at_any_size(pool: Pool, llama: tuple[Any, P
     sampling = Sampling(temperature=0.9, top_k=20, top_p=0.9)
     [one] = pool.run(SIZES["tp1"], continued, llama[1], sampling, 5)
     [other] = pool.run(SIZES["tp1"], continued, llama[1], sampling, 6)
-    assert pool.run(SIZES["tp2"], continued, llama[1], sampling, 5) == [one, one]
+    for size in ("tp2", "pp2"):
+        assert pool.run(SIZES[size], continued, llama[1], sampling, 5) == [one, one]
     assert one != other
 
 
