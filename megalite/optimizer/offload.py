@@ -89,6 +89,7 @@ class OnHost(Resident):
         return target
 
     def update(self, apply: Update) -> None:
+        self.link.wait_on_host()  # for what was taken
         for number, (main, *states) in enumerate(self._tiles()):
             tile = self.tiles[number]
             apply(tile, main, self._grad(number), states)
