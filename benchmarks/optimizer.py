@@ -41,7 +41,7 @@ REDUCTION = Heat(
 RACE = ("model", "setting", "megalite", "tokens/s", "rival", "tokens/s", "ratio", "limit", "")
 UPDATE = ("threads", "megalite, ms", "rival", "its ms", "ratio", "limit", "")
 KEPT = ("who", "bytes of a rank", "as computed", "sent by a rank and step, MiB")
-OFFLOAD = ("states", "peak resident, GB", "less by, bytes a parameter", "update, s", "of the disk's raw rate")
+OFFLOAD = ("states", "resident, GB", "less by, bytes a parameter", "update, s", "of the disk's raw rate")
 Rows = list[tuple[str, ...]]
 
 
