@@ -1,9 +1,12 @@
 """C33: dropout and recomputed activations."""
 
+from itertools import product
+
 import pytest
 
 from tests.cases.fixtures import WHOLE, Materials, same
-from tests.cases.harness import ALL, LAYOUTS, OTHERS, Outcome, Program
+from tests.cases.harness import LAYOUTS, OTHERS, Outcome, Program
+from tests.parallel.harness import soak
 
 DROPOUT = "--hidden-dropout 0.2 --attention-dropout 0.2"
 FULL = "--recompute-granularity full"
@@ -20,13 +23,17 @@ RECOMPUTE = {
 ITERATIONS = pytest.mark.parametrize("iterations", [5, pytest.param(20, marks=pytest.mark.soak)])
 
 
+EVERY = list(product(LAYOUTS, RECOMPUTE))
+ONCE = [("one", "uniform"), ("tp2", "distributed"), ("tp2-sp", "modules"), ("pp2", "block"), ("dp2", "selective")]
+"""Each way once, and each layout; `make soak` runs all."""
+
+
 def run(program: Program, materials: Materials, layout: str, *words: str) -> Outcome:
     return program(layout, materials.run(), f"--data-path {materials.corpus()} {WHOLE}", *words)
 
 
 @ITERATIONS
-@pytest.mark.parametrize("recompute", RECOMPUTE)
-@pytest.mark.parametrize("layout", ALL)
+@pytest.mark.parametrize(("layout", "recompute"), ONCE + [soak(*case) for case in EVERY if case not in ONCE])
 def test_recomputing_changes_nothing(program, materials, layout: str, recompute: str, iterations: int) -> None:
     flags = LAYOUTS[layout].flags
     if recompute == "distributed" and ("tensor" not in flags or "sequence" in flags):

@@ -89,16 +89,16 @@ V = "--num-virtual-stages-per-pipeline-rank 2"
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ("", ("1f1b", 1, 1, None)),
-        (PP, ("1f1b", 2, 1, None)),
-        (f"{PP} --pipeline-schedule gpipe", ("gpipe", 2, 1, None)),
-        (f"{PP} --pipeline-schedule zb-v", ("zb-v", 2, 2, None)),
+        ("", ("1f1b", 1, 1, 1)),
+        (PP, ("1f1b", 2, 1, 2)),
+        (f"{PP} --pipeline-schedule gpipe", ("gpipe", 2, 1, 2)),
+        (f"{PP} --pipeline-schedule zb-v", ("zb-v", 2, 2, 2)),
         (f"{PP} {V}", ("interleaved", 2, 2, 2)),
-        (f"{PP} --num-virtual-stages-per-pipeline-rank 1", ("1f1b", 2, 1, None)),
+        (f"{PP} --num-virtual-stages-per-pipeline-rank 1", ("1f1b", 2, 1, 2)),
         (f"{PP} {V} --microbatch-group-size-per-virtual-pipeline-stage 3", ("interleaved", 2, 2, 3)),
         (f"{PP} --num-layers 12 --num-layers-per-virtual-pipeline-stage 2", ("interleaved", 2, 3, 2)),
         (f"{PP} --pipeline-model-parallel-layout E|t|t|L", ("interleaved", 2, 2, 2)),
-        (f"{PP} --pipeline-model-parallel-layout Et|tL", ("1f1b", 2, 1, None)),
+        (f"{PP} --pipeline-model-parallel-layout Et|tL", ("1f1b", 2, 1, 2)),
     ],
 )
 def test_pipeline(flags, expected):
