@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 
 from megalite.environment import launch
-from megalite.generate.generate import logits
 from megalite.grid import Grid
 from megalite.mesh import start
 from megalite.model.context import Context
@@ -31,7 +30,7 @@ def main(arguments: list[str]) -> int:
     # Any text will do; this one is at hand.
     ids = opened.tokenizer.encode(Path(__file__).read_text(encoding="utf-8"))[: opened.max_positions]
     tokens = torch.tensor([ids])
-    ours = logits(opened.model, tokens, Context(position_ids=torch.arange(len(ids)).unsqueeze(0)))
+    ours = opened.model(tokens, Context(position_ids=torch.arange(len(ids)).unsqueeze(0)))
     with torch.no_grad():
         theirs = AutoModelForCausalLM.from_pretrained(options.exported).eval()(tokens).logits
     difference = ((ours - theirs).abs().max() / theirs.abs().max()).item()

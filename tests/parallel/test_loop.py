@@ -18,7 +18,7 @@ from tests.cases.harness import LAYOUTS, Outcome, Program, in_pool
 from tests.pool import Pool
 
 BASE = (
-    "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --micro-batch-size 2 --lr 1e-2 "
+    "--num-layers 4 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --micro-batch-size 2 --lr 1e-2 "
     "--mock-data --tokenizer-type NullTokenizer --vocab-size 50 --log-interval 1 --eval-iters 0"
 )
 RAMP = "--global-batch-size 16 --rampup-batch-size 4 4 40 --train-iters 8"
