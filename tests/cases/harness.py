@@ -45,7 +45,7 @@ class Layout:
 LAYOUTS: dict[str, Layout] = {
     "one": Layout(),
     "dp2": Layout(axes={"dp": 2}),
-    "tp2": Layout(axes={"tp": 2}, flags="--tensor-model-parallel-size 2"),
+    "tp2": Layout(axes={"tp": 2}, flags="--tensor-model-parallel-size 2", wide=True),
     "tp2-sp": Layout(axes={"tp": 2}, flags="--tensor-model-parallel-size 2 --sequence-parallel"),
     "dp2-sharded": Layout(axes={"dp": 2}, flags="--use-distributed-optimizer --overlap-param-gather", wide=True),
     "pp2": Layout(axes={"pp": 2}, flags="--pipeline-model-parallel-size 2"),

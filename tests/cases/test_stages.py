@@ -30,7 +30,7 @@ def parameters(outcome: Outcome) -> str:
     return count
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adam", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("beside", BESIDE)
 def test_tied_embeddings_stay_one(
     program: Program, materials: Materials, tmp_path: Path, beside: str, optimizer: str
