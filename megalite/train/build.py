@@ -112,7 +112,7 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
         optimizer=_optimizer(config, buffer, mesh),
         program=program,
         evaluation=evaluation,
-        schedules=_schedules(config, derived),
+        schedules=schedules_of(config, derived),
         clip_grad=config.optimizer.clip_grad,
         loss_scale=_loss_scale(config.train),
         check_for_nan=config.train.check_for_nan_in_loss_and_grad,
@@ -141,7 +141,8 @@ def _optimizer(config: Config, buffer: GradBuffer, mesh: ParallelMesh) -> Optimi
     return Optimizer(buffer, rule, homes_of(config.offload, mesh))
 
 
-def _schedules(config: Config, derived: Derived) -> Schedules:
+def schedules_of(config: Config, derived: Derived) -> Schedules:
+    """The learning rates and the weight decay as the settings ask."""
     o = config.optimizer
     rate = LearningRate(
         max_lr=o.lr,

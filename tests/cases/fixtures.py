@@ -113,14 +113,16 @@ class Materials:
         assert convert_checkpoint.main(words.split()) == 0
         return target
 
-    def samples(self, prefix: Path, number: int, *, documents: range | None = None) -> list[list[int]]:
-        """The samples of a training set in the order of the run: SEQUENCE inputs and a label more."""
+    def samples(
+        self, prefix: Path, number: int, *, documents: range | None = None, length: int = SEQUENCE
+    ) -> list[list[int]]:
+        """The samples of a training set in the order of the run: `length` inputs and a label more."""
         corpus = IndexedCorpus(prefix)
         dataset = GPTDataset(
             corpus,
             sequences=documents or range(len(corpus)),
             num_samples=number,
-            seq_length=SEQUENCE,
+            seq_length=length,
             seed=1234,
             split="train",
             cache=None,

@@ -10,8 +10,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from megalite.data.gpt_dataset import GPTDataset
-from megalite.data.indexed import IndexedCorpus
 from tests.cases.fixtures import BATCH, COURSE, EOD, PROBE, SIZES, WHOLE, Materials, Oracle
 from tests.cases.harness import ALL, Program
 from tools import convert_checkpoint
@@ -35,18 +33,7 @@ def same_bits(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 def samples(materials: Materials) -> list[list[int]]:
     """The first batch of LENGTH positions."""
-    corpus = IndexedCorpus(materials.corpus())
-    dataset = GPTDataset(
-        corpus,
-        sequences=range(len(corpus)),
-        num_samples=BATCH,
-        seq_length=LENGTH,
-        seed=1234,
-        split="train",
-        cache=None,
-        vocab_size=None,
-    )
-    return [dataset[index].tolist() for index in range(BATCH)]
+    return materials.samples(materials.corpus(), BATCH, length=LENGTH)
 
 
 def first_loss(program: Program, materials: Materials, layout: str, imported: Path, *words: str) -> Any:

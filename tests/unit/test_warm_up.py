@@ -8,7 +8,7 @@ import pytest
 
 from megalite.config.cli import parse
 from megalite.config.derive import derive
-from megalite.optimizer.lr import LearningRate
+from megalite.train.build import schedules_of
 from megalite.validate import check
 
 BASE = (
@@ -36,17 +36,8 @@ def test_a_schedule_is_sound_or_refused(length: int, decay: str, style: str) -> 
             assert all("--" in text and re.search("Try|must be|Leave it out", text) for text in problems), problems
             continue
         trained += 1
-        derived, o = derive(config, 1), config.optimizer
-        rate = LearningRate(
-            max_lr=o.lr,
-            min_lr=o.min_lr,
-            init_lr=o.lr_warmup_init,
-            warmup=derived.lr_warmup_samples,
-            decay=derived.lr_decay_samples,
-            style=o.lr_decay_style,
-            wsd_style=o.lr_wsd_decay_style,
-            wsd_decay=derived.lr_wsd_decay_samples,
-        )
+        derived = derive(config, 1)
+        rate = schedules_of(config, derived).learning_rate
         rates = [rate(step * derived.global_batch_size) for step in range(length + 3)]
         assert all(math.isfinite(value) and 0 <= value <= 1e-3 * (1 + 1e-12) for value in rates)
         rising = [rate(samples) for samples in range(int(derived.lr_warmup_samples) + 1)]
