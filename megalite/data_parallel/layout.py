@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from torch import Tensor, nn
+from torch import nn
 
 from megalite.mesh import ParallelMesh
-from megalite.shard import Box, Shard, ShardSpec, boxes_of_range
+from megalite.shard import Box, ShardSpec, boxes_of_range
 
 Entry = tuple[str, nn.Parameter, ShardSpec]
 
@@ -88,12 +88,6 @@ class Piece:
     box: Box
     range: slice
     local: slice
-
-    def shard_of_buffer(self, name: str, flat: Tensor) -> Shard:
-        """The box in a vector laid out like the buffer."""
-        shape = [stop - start for start, stop in self.box]
-        part = flat[self.range].view(shape)
-        return Shard(name=name, global_shape=self.slot.spec.global_shape, box=self.box, tensor=part)
 
 
 def plan(

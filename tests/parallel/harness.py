@@ -197,7 +197,15 @@ def gradients(mesh: ParallelMesh, settings: Config, dtype: torch.dtype) -> tuple
 
 def grad_shards(engine: Engine) -> list[Shard]:
     """What this rank owns of the gradient."""
-    return [piece.shard_of_buffer(piece.slot.name, engine.buffer.grads) for piece in engine.buffer.pieces]
+    return [
+        Shard(
+            name=piece.slot.name,
+            global_shape=piece.slot.spec.global_shape,
+            box=piece.box,
+            tensor=engine.buffer.grads[piece.range].view([stop - start for start, stop in piece.box]),
+        )
+        for piece in engine.buffer.pieces
+    ]
 
 
 def curve(mesh: ParallelMesh, settings: Config, dtype: torch.dtype, steps: int) -> list[tuple[float, float]]:
