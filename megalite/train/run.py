@@ -37,7 +37,8 @@ from megalite.train.memory_report import MemoryReport
 from megalite.train.meter import Meter
 from megalite.train.recorder import Recorder
 from megalite.train.replicas import check_replicas
-from megalite.train.resume import Progress, load_checkpoint, save_checkpoint
+from megalite.train.resume import Progress, load_checkpoint
+from megalite.train.save import save_checkpoint
 from megalite.train.stop import Stop
 
 

@@ -18,7 +18,8 @@ from megalite.data.tokenizer import NullTokenizer
 from megalite.grid import Grid
 from megalite.mesh import ParallelMesh
 from megalite.shard import Shard
-from megalite.train.resume import load_checkpoint, save_checkpoint
+from megalite.train.resume import load_checkpoint
+from megalite.train.save import save_checkpoint
 from megalite.train.step import train_step
 from tests.parallel import harness
 from tests.parallel.harness import GLOBAL_BATCH, VOCAB, Layout, soak

@@ -19,7 +19,8 @@ from megalite.grid import Grid
 from megalite.mesh import ParallelMesh
 from megalite.shard import Shard
 from megalite.train.build import Engine
-from megalite.train.resume import Progress, load_checkpoint, save_checkpoint
+from megalite.train.resume import Progress, load_checkpoint
+from megalite.train.save import save_checkpoint
 from megalite.train.step import StepResult, forward_backward, train_step
 from tests.parallel import harness
 from tests.parallel.harness import GLOBAL_BATCH, VOCAB, Layout, soak

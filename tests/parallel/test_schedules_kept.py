@@ -9,7 +9,8 @@ import torch
 from megalite.config.schema import Checkpoint, Config
 from megalite.data.tokenizer import NullTokenizer
 from megalite.mesh import ParallelMesh
-from megalite.train.resume import Progress, load_checkpoint, save_checkpoint
+from megalite.train.resume import Progress, load_checkpoint
+from megalite.train.save import save_checkpoint
 from megalite.train.step import train_step
 from tests.parallel import harness
 from tests.parallel.harness import GLOBAL_BATCH, VOCAB
