@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from megalite.checkpoint.format import find, folder_name
 from megalite.checkpoint.hf.exporting import export_folder
 from megalite.checkpoint.hf.families import FAMILIES
 from megalite.checkpoint.hf.importing import import_folder
 from megalite.checkpoint.megatron import find_megatron, import_megatron
+from megalite.checkpoint.place import find, folder_name
 from megalite.checkpoint.release import Imported
 from megalite.config.model import Model
 from megalite.config.options import Option, options

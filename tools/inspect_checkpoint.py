@@ -8,9 +8,10 @@ import json
 import sys
 from pathlib import Path
 
-from megalite.checkpoint.format import Index, find, read_index
+from megalite.checkpoint.format import Index, read_index
 from megalite.checkpoint.inspection import changed_values, differences, size_of, tensors, tree
 from megalite.checkpoint.load import check_hashes
+from megalite.checkpoint.place import find
 
 
 def main(arguments: list[str]) -> int:

@@ -1,33 +1,17 @@
-"""What a checkpoint is on disk: names of folders and files, and the index that says where each tensor lies.
-
-    SAVE/latest_checkpointed_iteration.txt     an iteration, or `release`
-    SAVE/iter_0000123/index.json               tensors -> boxes -> files; file sizes and hashes; scalars
-    SAVE/iter_0000123/model-00000.safetensors  what rank 0 wrote of the model
-    SAVE/iter_0000123/optimizer-00000.safetensors
-    SAVE/iter_0000123/config.toml, tokenizer/  whatever else came along
-
-A folder with a final name is whole. While it is written it has a name that starts with a dot.
-"""
+"""The index of a checkpoint, which says where each tensor lies: boxes, in files of known size and hash; and scalars."""
 
 import json
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from megalite.checkpoint.disk import replaced_folder
+from megalite.checkpoint.place import INDEX, CheckpointMissing, listing
 from megalite.checkpoint.tensor_file import CODES, FileRecord
 from megalite.shard import Box
 
 FORMAT = 1
-INDEX = "index.json"
-TRACKER = "latest_checkpointed_iteration.txt"
-RELEASE = "release"
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in CODES}
 """What an index may call a dtype."""
-
-
-class CheckpointMissing(ValueError):
-    """Nothing was ever saved where a checkpoint was looked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +41,6 @@ class Index:
     scalars: dict[str, Any]
 
 
-def folder_name(iteration: int | None) -> str:
-    """The folder of an iteration, in its root; None is the release: weights that came from elsewhere."""
-    return RELEASE if iteration is None else f"iter_{iteration:07d}"
-
-
 def is_optimizer(name: str) -> bool:
     """Whether a tensor is the optimizer's state rather than the model's."""
     return name.startswith("optimizer.")
@@ -88,7 +67,7 @@ def read_index(directory: Path) -> Index:
     if not path.is_file():
         raise CheckpointMissing(
             f"{directory} is not a complete checkpoint: it has no {INDEX}, which is written last. "
-            f"It holds: {_listing(directory)}."
+            f"It holds: {listing(directory)}."
         )
     try:
         content = json.loads(path.read_text())
@@ -126,43 +105,3 @@ def _inside(name: str) -> str:
     if path.is_absolute() or ".." in path.parts or "\\" in name:
         raise ValueError(f"the file name {name!r} leads out of the folder")
     return name
-
-
-def find(root: Path, step: int | None = None) -> Path:
-    """The checkpoint folder that `root` stands for: the one it is, that of iteration `step`, or the one last published.
-
-    A higher iteration that the tracker does not name is not chosen: only the tracker says that a save was finished.
-    Raises CheckpointMissing where nothing was ever saved, and ValueError where something was and is not whole.
-    """
-    if step is None and (root / INDEX).is_file():
-        return root
-    if step is not None:
-        name = folder_name(step)
-    elif (root / TRACKER).is_file():
-        text = (root / TRACKER).read_text().strip()
-        if text != RELEASE and not text.isdecimal():
-            raise ValueError(f"{root / TRACKER} must hold an iteration or `{RELEASE}`, not {text[:80]!r}")
-        name = folder_name(None if text == RELEASE else int(text))
-    else:
-        whole = sorted(folder.parent.name for folder in root.glob(f"iter_*/{INDEX}"))
-        if whole:
-            raise ValueError(f"{root} holds {', '.join(whole)}, but {TRACKER} is gone. Name one with --ckpt-step.")
-        raise CheckpointMissing(
-            f"there is no checkpoint in {root}: it has no {TRACKER} and no {INDEX}. It holds: {_listing(root)}."
-        )
-    final = root / name
-    for candidate in (final, replaced_folder(final)):  # the second, if a save that replaced it was cut off
-        if (candidate / INDEX).is_file():
-            return candidate
-    asked = f"{root / TRACKER} names {name}" if step is None else f"iteration {step} was asked for"
-    raise ValueError(f"{asked}, but {final} is not a complete checkpoint. {root} holds: {_listing(root)}.")
-
-
-def _listing(folder: Path) -> str:
-    """The names in a folder, for an error."""
-    if not folder.exists():
-        return "nothing, as it does not exist"
-    if not folder.is_dir():
-        return "nothing, as it is a file"
-    names = sorted(entry.name for entry in folder.iterdir())
-    return (", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")) or "nothing"

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from megalite.checkpoint.format import RELEASE, TRACKER, folder_name
 from megalite.checkpoint.hf.tokenizer import tokenizer_files
 from megalite.checkpoint.megatron_args import read_args
 from megalite.checkpoint.megatron_rows import HEAD, WORD, megatron_rows
 from megalite.checkpoint.pickle_reader import Inert, Make, Name
+from megalite.checkpoint.place import RELEASE, TRACKER, folder_name
 from megalite.checkpoint.release import ExtraFiles, Held, Imported, check_tensors, write_release
 from megalite.checkpoint.torch_file import StoredTensor, read_torch_file, stand_in
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megalite.checkpoint.format import RELEASE, TRACKER
 from megalite.checkpoint.hf.family import Settings
 from megalite.checkpoint.hf.rows import Row
 from megalite.checkpoint.hf.tokenizer import describe_tokenizer
+from megalite.checkpoint.place import RELEASE, TRACKER
 from megalite.checkpoint.save import Part, save_parts
 from megalite.mesh import Group
 

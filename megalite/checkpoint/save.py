@@ -14,18 +14,9 @@ from torch import Tensor
 
 from megalite.checkpoint.boxes import describe, uncovered, volume
 from megalite.checkpoint.disk import begin_folder, publish_folder, replace_file, temporary_folder, write_file
-from megalite.checkpoint.format import (
-    INDEX,
-    RELEASE,
-    TRACKER,
-    Index,
-    Piece,
-    TensorRecord,
-    encode_index,
-    folder_name,
-    is_optimizer,
-)
+from megalite.checkpoint.format import Index, Piece, TensorRecord, encode_index, is_optimizer
 from megalite.checkpoint.on_all_ranks import on_all_ranks
+from megalite.checkpoint.place import INDEX, RELEASE, TRACKER, folder_name
 from megalite.checkpoint.tensor_file import Entry, FileRecord, record_bytes, write_tensors
 from megalite.comm.collectives import all_gather_object
 from megalite.mesh import Group

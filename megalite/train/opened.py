@@ -6,8 +6,9 @@ from pathlib import Path
 
 import torch
 
-from megalite.checkpoint.format import find, read_index
+from megalite.checkpoint.format import read_index
 from megalite.checkpoint.load import load
+from megalite.checkpoint.place import find
 from megalite.config.memory import Memory
 from megalite.config.parallel import Parallel
 from megalite.config.schema import Config

@@ -4,9 +4,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from megalite.checkpoint.format import CheckpointMissing, Index, find, read_index
+from megalite.checkpoint.format import Index, read_index
 from megalite.checkpoint.load import load
 from megalite.checkpoint.on_all_ranks import on_all_ranks
+from megalite.checkpoint.place import CheckpointMissing, find
 from megalite.config.model import Model
 from megalite.config.schema import Checkpoint, Config
 from megalite.config.size import model_size

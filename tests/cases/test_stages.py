@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from megalite.checkpoint.format import find, read_index
+from megalite.checkpoint.format import read_index
 from megalite.checkpoint.load import read_tensor
+from megalite.checkpoint.place import find
 from tests.cases.fixtures import WHOLE, Materials, same
 from tests.cases.harness import Outcome, Program
 

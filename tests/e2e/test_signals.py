@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from megalite.checkpoint.format import find, read_index
+from megalite.checkpoint.format import read_index
+from megalite.checkpoint.place import find
 from tests.e2e.test_launch import ROOT, TINY, TORCHRUN
 
 Job = subprocess.Popen[str]

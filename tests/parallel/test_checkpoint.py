@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from megalite.checkpoint.format import TRACKER, find, read_index
+from megalite.checkpoint.format import read_index
 from megalite.checkpoint.load import load, read_tensor
+from megalite.checkpoint.place import TRACKER, find
 from megalite.checkpoint.save import save
 from megalite.grid import Grid
 from megalite.mesh import ParallelMesh

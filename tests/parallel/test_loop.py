@@ -10,7 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
-from megalite.checkpoint.format import find, read_index
+from megalite.checkpoint.format import read_index
+from megalite.checkpoint.place import find
 from megalite.mesh import ParallelMesh
 from megalite.observe.jsonl import read
 from megalite.train import loop

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from megalite.checkpoint.format import find, read_index
+from megalite.checkpoint.format import read_index
 from megalite.checkpoint.load import read_tensor
+from megalite.checkpoint.place import find
 from megalite.config.schema import Checkpoint, Config
 from megalite.data.tokenizer import NullTokenizer
 from megalite.mesh import ParallelMesh

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from megalite.checkpoint import disk
 from megalite.checkpoint.boxes import intersect, subtract, uncovered, volume
-from megalite.checkpoint.format import INDEX, TRACKER, CheckpointMissing, find, read_index
+from megalite.checkpoint.format import read_index
 from megalite.checkpoint.load import load, read_tensor
+from megalite.checkpoint.place import INDEX, TRACKER, CheckpointMissing, find
 from megalite.checkpoint.save import Held, SaveFailed, assign, check_writable, save
 from megalite.mesh import Group
 from megalite.shard import Box, Shard

@@ -14,10 +14,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from megalite.checkpoint.format import find, read_index
+from megalite.checkpoint.format import read_index
 from megalite.checkpoint.hf.exporting import export_folder
 from megalite.checkpoint.hf.importing import import_folder
 from megalite.checkpoint.load import check_hashes
+from megalite.checkpoint.place import find
 from tests.families import make
 
 AGAIN = 3

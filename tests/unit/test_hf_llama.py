@@ -9,11 +9,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from megalite.checkpoint.format import TRACKER, find, read_index
+from megalite.checkpoint.format import read_index
 from megalite.checkpoint.hf.exporting import export_folder
 from megalite.checkpoint.hf.importing import import_folder
 from megalite.checkpoint.hf.llama import read_config, write_config
 from megalite.checkpoint.load import read_tensor
+from megalite.checkpoint.place import TRACKER, find
 from tools import convert_checkpoint, inspect_checkpoint
 
 transformers = pytest.importorskip("transformers")
