@@ -66,8 +66,9 @@ def notices(config: Config, world_size: int) -> list[str]:
         "--split is not read with --mock-data, which is cut into three equal parts.": (
             config.data.mock_data and config.data.split is not None
         ),
-        "--vocab-size is read by NullTokenizer only.": (
-            config.tokenizer.vocab_size is not None and config.tokenizer.tokenizer_type != "NullTokenizer"
+        "--vocab-size is read by NullTokenizer and TikTokenizer only.": (
+            config.tokenizer.vocab_size is not None
+            and config.tokenizer.tokenizer_type not in ("NullTokenizer", "TikTokenizer")
         ),
         "--save-interval has no effect without --save.": bool(
             config.checkpoint.save_interval and not config.checkpoint.save

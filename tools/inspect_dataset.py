@@ -1,5 +1,6 @@
 """Say what .bin/.idx token files hold: sizes, lengths, first documents, what a --split makes of them, damage.
 
+With a tokenizer documents are decoded, and every id is held against the vocabulary.
 With --run and the flags of pretrain_gpt.py: what that run would take of its corpora.
 """
 
@@ -13,8 +14,9 @@ from megalite.data.gpt_dataset import split_ranges
 from megalite.data.indexed import IndexedCorpus
 from megalite.data.integrity import faults, length_table
 from megalite.data.splits import PARTS
-from megalite.data.tokenizer import KINDS, build_tokenizer
+from megalite.data.tokenizer import build_tokenizer
 from megalite.data.tokenizer_base import Tokenizer
+from megalite.data.tokenizer_flags import add_tokenizer_flags, tokenizer_settings
 from megalite.train.planned import planned_notes
 
 
@@ -24,7 +26,7 @@ def main(arguments: list[str]) -> int:
     try:
         if options.run:
             print("\n".join(planned_notes(options.run, ranks=options.ranks, keep=False)))
-        tokenizer = _tokenizer(options)
+        tokenizer = build_tokenizer(**tokenizer_settings(options)) if options.tokenizer_type else None
         damaged = False
         for prefix in options.prefix:
             corpus = IndexedCorpus(prefix)
@@ -48,19 +50,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokens", type=int, default=32, metavar="N", help="print N tokens of each, at most")
     parser.add_argument("--split", default="969,30,1", help="shares of documents, as in training")
     parser.add_argument("--verify-integrity", action="store_true", help="look at every entry, and at every id")
-    parser.add_argument("--tokenizer-type", choices=KINDS, help="decode documents, and hold ids against the vocabulary")
-    parser.add_argument("--tokenizer-model", help="as in training")
-    parser.add_argument("--vocab-file", help="as in training")
-    parser.add_argument("--merge-file", help="as in training")
-    parser.add_argument("--vocab-size", type=int, help="as in training")
+    add_tokenizer_flags(parser, required=False)
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help="ranks of the run that --run describes")
     parser.add_argument("--run", nargs=argparse.REMAINDER, default=[], help="all that follows is of pretrain_gpt.py")
     return parser
-
-
-def _tokenizer(options: argparse.Namespace) -> Tokenizer | None:
-    names = ("tokenizer_type", "tokenizer_model", "vocab_file", "merge_file", "vocab_size")
-    return build_tokenizer(**{name: getattr(options, name) for name in names}) if options.tokenizer_type else None
 
 
 def _listing(corpus: IndexedCorpus, options: argparse.Namespace, tokenizer: Tokenizer | None) -> list[str]:

@@ -8,33 +8,45 @@ from functools import partial
 from megalite.data.preprocess.corpus import preprocess
 from megalite.data.preprocess.encode import Encoding
 from megalite.data.preprocess.sources import FORMATS
-from megalite.data.tokenizer import KINDS
+from megalite.data.preprocess.workers import find_workers
+from megalite.data.tokenizer_flags import add_tokenizer_flags, tokenizer_settings
 
 
 def main() -> None:
     """Parse the flags, which are Megatron's and some more, and run."""
     parser = _parser()
     args = parser.parse_args()
-    names = ("tokenizer_type", "tokenizer_model", "vocab_file", "merge_file", "vocab_size")
+    encoding = Encoding(
+        tokenizer=tuple(tokenizer_settings(args).items()),
+        keys=tuple(dict.fromkeys(args.json_keys)),
+        append_eod=args.append_eod,
+        on_error=args.on_error,
+        allow_special=args.allow_special,
+        split_sentences=args.split_sentences,
+        keep_newlines=args.keep_newlines,
+    )
+    say = partial(print, flush=True)
     try:
-        preprocess(
-            inputs=args.input,
-            input_format=args.input_format,
-            output_prefix=args.output_prefix,
-            encoding=Encoding(
-                tokenizer=tuple((name, getattr(args, name)) for name in names),
-                keys=tuple(dict.fromkeys(args.json_keys)),
-                append_eod=args.append_eod,
-                on_error=args.on_error,
-                allow_special=args.allow_special,
-                split_sentences=args.split_sentences,
-                keep_newlines=args.keep_newlines,
-            ),
-            workers=args.workers,
-            log_interval=args.log_interval,
-            report=args.report,
-            say=partial(print, flush=True),
-        )
+        if args.find_optimal_num_workers:
+            find_workers(
+                inputs=args.input,
+                input_format=args.input_format,
+                encoding=encoding,
+                candidates=args.workers_to_check,
+                max_documents=args.max_documents,
+                say=say,
+            )
+        else:
+            preprocess(
+                inputs=args.input,
+                input_format=args.input_format,
+                output_prefix=args.output_prefix,
+                encoding=encoding,
+                workers=args.workers,
+                log_interval=args.log_interval,
+                report=args.report,
+                say=say,
+            )
     except (ValueError, OSError) as error:
         sys.exit(f"{parser.prog}: error: {error}")
     except KeyboardInterrupt:
@@ -68,16 +80,17 @@ def _parser() -> argparse.ArgumentParser:
         help="what to do with a bad record: end, leave it out, or put U+FFFD for what is not a character",
     )
     parser.add_argument("--report", metavar="FILE", help="write every bad record there, as JSON lines")
-    parser.add_argument("--workers", type=_positive, default=os.cpu_count() or 1, help="the result is the same for any")
+    cores = os.cpu_count() or 1
+    parser.add_argument("--workers", type=_positive, default=cores, help="the result is the same for any number")
+    parser.add_argument("--find-optimal-num-workers", action="store_true", help="try some numbers, and write nothing")
+    candidates = sorted({1 << power for power in range(cores.bit_length())} | {cores})
+    parser.add_argument("--workers-to-check", type=_positive, nargs="+", default=candidates, help="the numbers to try")
+    parser.add_argument("--max-documents", type=_positive, default=100_000, help="documents that each is tried on")
     parser.add_argument("--log-interval", type=_positive, default=1000, help="documents between two lines of progress")
     unneeded = "accepted and not needed: the order is always that of the input"
     parser.add_argument("--partitions", type=_positive, default=1, help=unneeded)
     parser.add_argument("--keep-sequential-samples", action="store_true", help=unneeded)
-    parser.add_argument("--tokenizer-type", required=True, choices=KINDS)
-    parser.add_argument("--tokenizer-model", help="sentencepiece model, Hugging Face folder or tokenizer.json")
-    parser.add_argument("--vocab-file", help="vocab.json of GPT2BPETokenizer")
-    parser.add_argument("--merge-file", help="merges.txt of GPT2BPETokenizer")
-    parser.add_argument("--vocab-size", type=_positive, help="number of ids of NullTokenizer")
+    add_tokenizer_flags(parser, required=True)
     return parser
 
 

@@ -135,10 +135,6 @@ _DATA = (
         "is not supported: the vocabulary's size is the tokenizer's. Use --make-vocab-size-divisible-by.",
         "--padded-vocab-size --vocab-extra-ids=0",
     ),
-    (
-        "is not supported: TikTokenizer is not. Use --tokenizer-type HuggingFaceTokenizer with a tokenizer.json.",
-        "--tiktoken-pattern",
-    ),
     ("is not supported: code from a tokenizer folder is never run. Leave it out.", "--trust-remote-code"),
 )
 

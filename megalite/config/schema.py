@@ -225,18 +225,25 @@ class Tokenizer:
         "GPTSentencePieceTokenizer",
         "Llama2Tokenizer",
         "HuggingFaceTokenizer",
+        "TikTokenizer",
         "ByteLevelTokenizer",
         "NullTokenizer",
     ] = "GPT2BPETokenizer"
     """The kind of tokenizer."""
     tokenizer_model: str | None = None
-    """A SentencePiece model file, or a Hugging Face folder."""
+    """A SentencePiece model file, a Hugging Face folder or tokenizer.json, or the JSON list of TikTokenizer."""
     vocab_file: str | None = None
     """vocab.json of GPT2BPETokenizer."""
     merge_file: str | None = None
     """merges.txt of GPT2BPETokenizer."""
     vocab_size: int | None = option(at_least=1)
-    """Number of tokens of NullTokenizer."""
+    """Number of tokens of NullTokenizer, or how many TikTokenizer takes. Unset: at most 131072."""
+    tiktoken_pattern: Literal["v1", "v2"] | None = None
+    """How TikTokenizer cuts text into words."""
+    tiktoken_num_special_tokens: int = option(1000, at_least=1)
+    """How many ids of TikTokenizer, the first ones, are special."""
+    tiktoken_special_tokens: tuple[str, ...] = ()
+    """Names of the first of them. Unset: `<unk> <s> </s> <mask> <pad> <cls> <sep>`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import sentencepiece
 
 from megalite.data.tokenizer_base import Tokenizer, existing_file
 from megalite.data.tokenizer_bpe import GPT2BPETokenizer, HuggingFaceTokenizer
+from megalite.data.tokenizer_tiktoken import TikTokenizer
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -107,16 +108,19 @@ class NullTokenizer(Tokenizer):
         return []
 
 
-KINDS: dict[str, tuple[Callable[..., Tokenizer], tuple[str, ...]]] = {
-    "SentencePieceTokenizer": (SentencePieceTokenizer, ("tokenizer_model",)),
-    "GPTSentencePieceTokenizer": (SentencePieceTokenizer, ("tokenizer_model",)),
-    "Llama2Tokenizer": (SentencePieceTokenizer, ("tokenizer_model",)),
-    "HuggingFaceTokenizer": (HuggingFaceTokenizer, ("tokenizer_model",)),
-    "GPT2BPETokenizer": (GPT2BPETokenizer, ("vocab_file", "merge_file")),
-    "ByteLevelTokenizer": (ByteLevelTokenizer, ()),
-    "NullTokenizer": (NullTokenizer, ("vocab_size",)),
+_TIKTOKEN = ("tiktoken_num_special_tokens", "tiktoken_special_tokens", "vocab_size")
+
+KINDS: dict[str, tuple[Callable[..., Tokenizer], tuple[str, ...], tuple[str, ...]]] = {
+    "SentencePieceTokenizer": (SentencePieceTokenizer, ("tokenizer_model",), ()),
+    "GPTSentencePieceTokenizer": (SentencePieceTokenizer, ("tokenizer_model",), ()),
+    "Llama2Tokenizer": (SentencePieceTokenizer, ("tokenizer_model",), ()),
+    "HuggingFaceTokenizer": (HuggingFaceTokenizer, ("tokenizer_model",), ()),
+    "GPT2BPETokenizer": (GPT2BPETokenizer, ("vocab_file", "merge_file"), ()),
+    "TikTokenizer": (TikTokenizer, ("tokenizer_model", "tiktoken_pattern"), _TIKTOKEN),
+    "ByteLevelTokenizer": (ByteLevelTokenizer, (), ()),
+    "NullTokenizer": (NullTokenizer, ("vocab_size",), ()),
 }
-"""--tokenizer-type: what builds it, and the settings it is built from, in order."""
+"""--tokenizer-type: what builds it, the settings that it needs, and those that it can do without, in order."""
 
 
 def build_tokenizer(
@@ -126,21 +130,27 @@ def build_tokenizer(
     vocab_file: str | Path | None = None,
     merge_file: str | Path | None = None,
     vocab_size: int | None = None,
+    tiktoken_pattern: str | None = None,
+    tiktoken_num_special_tokens: int = 1000,
+    tiktoken_special_tokens: Sequence[str] = (),
 ) -> Tokenizer:
     """The tokenizer that the flags of these names ask for; ValueError names the flag that is missing or wrong."""
     if tokenizer_type not in KINDS:
         raise ValueError(f"--tokenizer-type {tokenizer_type} is unknown. The kinds are {', '.join(KINDS)}.")
-    make, needs = KINDS[tokenizer_type]
+    make, needs, others = KINDS[tokenizer_type]
     given = {
         "tokenizer_model": tokenizer_model,
         "vocab_file": vocab_file,
         "merge_file": merge_file,
         "vocab_size": vocab_size,
+        "tiktoken_pattern": tiktoken_pattern,
+        "tiktoken_num_special_tokens": tiktoken_num_special_tokens,
+        "tiktoken_special_tokens": tiktoken_special_tokens,
     }
     missing = ["--" + name.replace("_", "-") for name in needs if given[name] is None]
     if missing:
         raise ValueError(f"--tokenizer-type {tokenizer_type} needs {' and '.join(missing)}.")
-    return make(*(given[name] for name in needs))
+    return make(*(given[name] for name in needs + others))
 
 
 def rebuild_tokenizer(description: Mapping[str, Any], folder: Path) -> Tokenizer:

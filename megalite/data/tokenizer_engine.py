@@ -72,7 +72,7 @@ def recipe(tokenizer: Tokenizer) -> Recipe:
     """How to build tiktoken's engine for a byte-level BPE; ValueError says why that cannot be."""
     backend = getattr(tokenizer, "backend", None)
     if backend is None:
-        raise ValueError("it is not byte-level BPE")
+        raise ValueError("it does not run on `tokenizers`")
     described = json.loads(backend.to_str())
     model = described["model"]
     if model.get("type") != "BPE" or described["normalizer"] is not None:

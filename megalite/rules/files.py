@@ -74,6 +74,7 @@ def _tokenizer(job: Job) -> Iterator[str]:
         "GPT2BPETokenizer": ("vocab_file", "merge_file"),
         "ByteLevelTokenizer": (),
         "NullTokenizer": ("vocab_size",),
+        "TikTokenizer": ("tokenizer_model", "tiktoken_pattern"),
     }.get(kind, ("tokenizer_model",))
     values = {"--" + name.replace("_", "-"): getattr(tokenizer, name) for name in needs}
     missing = [flag for flag, value in values.items() if value in (None, "")]
@@ -84,7 +85,8 @@ def _tokenizer(job: Job) -> Iterator[str]:
         )
     for flag, value in values.items():
         # Hugging Face knows models by name, too.
-        if isinstance(value, str) and value and kind != "HuggingFaceTokenizer" and not job.exists(value):
+        names_file = flag != "--tiktoken-pattern" and kind != "HuggingFaceTokenizer"
+        if isinstance(value, str) and value and names_file and not job.exists(value):
             yield f"{flag} {value} does not exist."
 
 
@@ -99,7 +101,7 @@ def _checkpoint(job: Job) -> Iterator[str]:
 
 
 _DATA = "--data-path --data-args-path --train-data-path --valid-data-path --test-data-path --per-split-data-args-path"
-_TOKENIZER = "--tokenizer-type --tokenizer-model --vocab-file --merge-file --vocab-size"
+_TOKENIZER = "--tokenizer-type --tokenizer-model --vocab-file --merge-file --vocab-size --tiktoken-pattern"
 
 FILES_RULES: Rules = (
     (f"{_DATA} --mock-data", _data),

@@ -28,7 +28,6 @@ REVISIT = {
     "use_checkpoint_args": "--use-mp-args-from-checkpoint-args",
     "multi_latent_attention": "--q-lora-rank --kv-lora-rank",
     "mtp_num_layers": "--mtp-*",
-    "tiktoken_pattern": "--tiktoken-pattern",
 }
 """When this field comes, what the table says of these flags may be wrong."""
 
@@ -89,8 +88,7 @@ def test_launch_configurations_are_understood():
         problems = parse(command_line(given)).problems
         flags = [flag for problem in problems for flag in problem.flags]
         for problem in problems:
-            is_refusal = all(kinds(flag) == ["refused"] for flag in problem.flags)
-            assert is_refusal or problem.text.startswith("--tokenizer-type TikTokenizer is not one of"), (name, problem)
+            assert all(kinds(flag) == ["refused"] for flag in problem.flags), (name, problem)
         counts.update(flags)
         lines.append(f"{name:80} {len(problems):3} problems: {' '.join(flags)}")
     print("\n".join([*lines, "", *(f"{count:4} {flag}" for flag, count in counts.most_common())]))

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import sys
+from base64 import b64encode
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,9 @@ def folder(tmp_path_factory):
     bpe = tokenizers.Tokenizer.from_file(str(folder / "hf/tokenizer.json"))
     bpe.model.save(str(folder))
     (folder / "vocab.json").write_text(json.dumps(bpe.get_vocab()))
+    tokens = [*(bytes([byte]) for byte in range(256)), b"it", b" it", b"wa", b" was", "\u6f22".encode()]
+    entries = [{"rank": rank, "token_bytes": b64encode(token).decode()} for rank, token in enumerate(tokens)]
+    (folder / "tik.json").write_text(json.dumps(entries))
     bpe.normalizer = tokenizers.normalizers.NFC()
     bpe.save(str(folder / "nfc.json"))
     return folder
@@ -68,14 +72,16 @@ TOKENIZERS = {
     "hf, own engine": ("HuggingFaceTokenizer", {"tokenizer_model": "nfc.json"}),
     "sentencepiece, lossy": ("SentencePieceTokenizer", {"tokenizer_model": "m1.model"}),
     "sentencepiece, exact": ("Llama2Tokenizer", {"tokenizer_model": "m2.model"}),
+    "tiktoken": ("TikTokenizer", {"tokenizer_model": "tik.json"}),
 }
 
 
 def encoding(folder, name="bytes", **options):
     kind, files = TOKENIZERS[name]
-    return Encoding(
-        tokenizer=(("tokenizer_type", kind), *((flag, folder / file) for flag, file in files.items())), **options
-    )
+    given = {"tokenizer_type": kind, **{flag: folder / file for flag, file in files.items()}}
+    if kind == "TikTokenizer":
+        given |= {"tiktoken_pattern": "v2", "tiktoken_num_special_tokens": 7}
+    return Encoding(tokenizer=tuple(given.items()), **options)
 
 
 def run(inputs, prefix, chosen, **options):
@@ -256,9 +262,9 @@ def test_what_cannot_be_read_is_named(tmp_path, folder, inputs, keys, message):
         run([one.format(folder) for one in inputs], tmp_path / "x", encoding(folder, keys=keys))
 
 
-@pytest.mark.parametrize("name", ["hf", "gpt2", "sentencepiece, exact"])
+@pytest.mark.parametrize("name", ["hf", "gpt2", "sentencepiece, exact", "tiktoken"])
 def test_special_tokens_only_when_allowed(tmp_path, folder, name):
-    spelled = {"sentencepiece, exact": "</s>"}.get(name, "<|endoftext|>")
+    spelled = "</s>" if name in ("sentencepiece, exact", "tiktoken") else "<|endoftext|>"
     (tmp_path / "x.jsonl").write_text(json.dumps({"text": f"before{spelled}after{spelled}"}))
     tokenizer = build_tokenizer(**dict(encoding(folder, name).tokenizer))
     run([tmp_path / "x.jsonl"], tmp_path / "x", encoding(folder, name))

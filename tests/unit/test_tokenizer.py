@@ -1,5 +1,6 @@
 """Text comes back, special tokens in it are text, and a checkpoint carries what rebuilds a tokenizer."""
 
+import base64
 import io
 import json
 import re
@@ -59,16 +60,28 @@ def folder(tmp_path_factory):
     (folder / "gpt2").mkdir()
     bpe.model.save(str(folder / "gpt2"))
     (folder / "gpt2/vocab.json").write_text(json.dumps(bpe.get_vocab()))
+    tokens = [bytes([byte]) for byte in range(256)] + [b"re", b"tu", b"retu", b" re", b"pass", b"aB"]
+    (folder / "tik.json").write_text(json.dumps(ranked(tokens)))
     return folder
+
+
+def ranked(tokens):
+    """TikTokenizer's entries."""
+    return [
+        {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": token.decode(errors="replace")}
+        for rank, token in enumerate(tokens)
+    ]
 
 
 def settings(kind, folder):
     paths = {"HuggingFaceTokenizer": "hf", "SentencePieceTokenizer": "m2.model", "Llama2Tokenizer": "m2.model"}
+    paths["TikTokenizer"] = "tik.json"
     known = {
         "tokenizer_model": folder / paths.get(kind, "m2.model"),
         "vocab_file": folder / "gpt2/vocab.json",
         "merge_file": folder / "gpt2/merges.txt",
         "vocab_size": 100,
+        "tiktoken_pattern": "v2",
     }
     return {"tokenizer_type": kind, **{name: known[name] for name in KINDS[kind][1]}}
 
@@ -109,6 +122,23 @@ def test_the_end_of_gpt2_and_hugging_face(folder):
     for kind in ("GPT2BPETokenizer", "HuggingFaceTokenizer"):
         tokenizer = build_tokenizer(**settings(kind, folder))
         assert tokenizer.eod == 0 and tokenizer.decode([0]) == "<|endoftext|>"
+
+
+def test_ids_of_tiktoken_as_megatron_numbers_them(folder):
+    """Special tokens first, then the file's entries, as many as --vocab-size leaves room for."""
+    base = settings("TikTokenizer", folder)
+    tokenizer = build_tokenizer(**base)
+    assert (tokenizer.vocab_size, tokenizer.eod) == (1000 + 262, 2)
+    assert tokenizer.encode("return") == [1000 + i for i in (258, ord("r"), ord("n"))]
+    few = build_tokenizer(**base, tiktoken_num_special_tokens=8, vocab_size=8 + 257)
+    assert few.encode("return") == [8 + i for i in (256, ord("t"), ord("u"), ord("r"), ord("n"))]
+    assert few.special_tokens()["<SPECIAL_7>"] == 7 and few.decode([2, 8 + 256]) == "</s>re"
+    # The second expression cuts before a capital.
+    cut = [build_tokenizer(**{**base, "tiktoken_pattern": pattern}).encode("aB") for pattern in ("v1", "v2")]
+    assert cut == [[1000 + 261], [1000 + ord("a"), 1000 + ord("B")]]
+    nameless = build_tokenizer(**base, tiktoken_special_tokens=("<unk>",))
+    with pytest.raises(ValueError, match="lacks </s>, which ends a document"):
+        _ = nameless.eod
 
 
 @pytest.mark.parametrize(("words", "added", "size"), [(65535, 0, 65535), (65530, 10, 65540)])
@@ -234,6 +264,9 @@ def test_bytes():
     assert tokenizer.decode([104, 105, 256]) == "hi"
 
 
+TIK = {"tokenizer_type": "TikTokenizer", "tokenizer_model": "ok.json", "tiktoken_pattern": "v1"}
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -248,6 +281,15 @@ def test_bytes():
         ({"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "junk"}, "is not a file that the tokenizers"),
         ({"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "no/such"}, "neither a folder nor"),
         ({"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "."}, "holds no tokenizer.json"),
+        ({"tokenizer_type": "TikTokenizer", "tokenizer_model": "tiktoken"}, "needs --tiktoken-pattern"),
+        ({**TIK, "tokenizer_model": "tiktoken"}, "is not JSON.* HuggingFaceTokenizer"),
+        ({**TIK, "tokenizer_model": "other.json"}, "is not a list such as"),
+        ({**TIK, "tokenizer_model": "unordered.json"}, "the first 256 are not the bytes"),
+        ({**TIK, "tokenizer_model": "twice.json"}, "the same bytes twice"),
+        ({**TIK, "vocab_size": 1300}, r"300 tokens, but .* gives 256 to 257. Try --vocab-size 1257"),
+        ({**TIK, "vocab_size": 1100}, "100 tokens, but"),
+        ({**TIK, "tiktoken_num_special_tokens": 6}, "7 names for --tiktoken-num-special-tokens 6 ids"),
+        ({**TIK, "tiktoken_special_tokens": ("</s>", "</s>")}, "Give each name once"),
     ],
 )
 def test_what_cannot_be_built_is_named(tmp_path, monkeypatch, flags, message):
@@ -255,6 +297,10 @@ def test_what_cannot_be_built_is_named(tmp_path, monkeypatch, flags, message):
     (tmp_path / "tiktoken").write_text("IQ== 0\nIg== 1\n")
     (tmp_path / "junk").write_text("not a model")
     (tmp_path / "empty").write_text("")
+    entries = ranked([bytes([byte]) for byte in range(256)] + [b"re"])
+    twice = [*entries, {**entries[-1], "rank": 257}]
+    for name, content in (("ok", entries), ("unordered", entries[1:]), ("twice", twice), ("other", {"a": 1})):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=message):
         build_tokenizer(**flags)
 

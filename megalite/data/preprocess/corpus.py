@@ -7,7 +7,6 @@ from itertools import chain
 
 import numpy as np
 
-from megalite.data.indexed import token_dtype
 from megalite.data.indexed_writer import IndexedWriter
 from megalite.data.preprocess.batch import Batch, Done, Encoded
 from megalite.data.preprocess.encode import Encoder, Encoding
@@ -16,7 +15,7 @@ from megalite.data.preprocess.pool import encode_in_order
 from megalite.data.preprocess.progress import Progress, Report
 from megalite.data.preprocess.reader import read_batches
 from megalite.data.preprocess.records import read_record
-from megalite.data.preprocess.sources import find_sources
+from megalite.data.preprocess.sources import Source, find_sources
 from megalite.data.tokenizer import build_tokenizer
 from megalite.data.tokenizer_base import Tokenizer
 from megalite.data.tokenizer_engine import fastest
@@ -115,18 +114,7 @@ def preprocess(
     wrong: the file and line, the tokenizer, a worker that died, no tokens at all; then nothing new is left under the
     final names. The engine of `encoding` is chosen here.
     """
-    sources = find_sources(inputs, input_format)
-    texts = [source.path for source in sources if source.format.startswith("text")]
-    if texts and len(encoding.keys) > 1:
-        raise ValueError(f"--json-keys names {len(encoding.keys)} keys, but {texts[0]} is plain text, which has none.")
-    tokenizer = build_tokenizer(**dict(encoding.tokenizer))
-    for note in tokenizer.notes():
-        say(f"warning: {note}")
-    plain = Encoder(encoding, tokenizer)
-    errors = "replace" if encoding.on_error == "replace" else "strict"
-    cutter = Cutter(plain.encode, sentences=encoding.split_sentences)
-    batches = read_batches(sources, keys=encoding.keys, cutter=cutter, errors=errors)
-    encoder, batches = _choose_engine(plain, tokenizer, batches, say)
+    sources, encoder, batches = open_corpus(inputs, input_format, encoding, say)
     level = "sentence" if encoding.split_sentences else "document"
     prefixes = {key: f"{output_prefix}_{key}_{level}" for key in encoding.keys}
     progress = Progress(total=sum(source.size for source in sources), every=log_interval, say=say)
@@ -134,7 +122,7 @@ def preprocess(
         bad = stack.enter_context(Report(report, say))
         outputs = {
             key: Output(
-                writer=stack.enter_context(IndexedWriter(prefix, token_dtype(tokenizer.vocab_size))),
+                writer=stack.enter_context(IndexedWriter(prefix, encoder.dtype)),
                 eod=encoder.eod,
                 sentences=encoding.split_sentences,
             )
@@ -159,6 +147,24 @@ def preprocess(
     for key, output in outputs.items():
         say(output.counts.line(prefixes[key]))
     return {key: output.counts for key, output in outputs.items()}
+
+
+def open_corpus(
+    inputs: Sequence[str], input_format: str, encoding: Encoding, say: Callable[[str], None]
+) -> tuple[list[Source], Encoder, Iterator[Batch]]:
+    """The inputs, what encodes them by the fastest engine with the tokenizer's ids, and their batches."""
+    sources = find_sources(inputs, input_format)
+    texts = [source.path for source in sources if source.format.startswith("text")]
+    if texts and len(encoding.keys) > 1:
+        raise ValueError(f"--json-keys names {len(encoding.keys)} keys, but {texts[0]} is plain text, which has none.")
+    tokenizer = build_tokenizer(**dict(encoding.tokenizer))
+    for note in tokenizer.notes():
+        say(f"warning: {note}")
+    plain = Encoder(encoding, tokenizer)
+    errors = "replace" if encoding.on_error == "replace" else "strict"
+    cutter = Cutter(plain.encode, sentences=encoding.split_sentences)
+    batches = read_batches(sources, keys=encoding.keys, cutter=cutter, errors=errors)
+    return sources, *_choose_engine(plain, tokenizer, batches, say)
 
 
 def _write(outputs: dict[str, Output], batch: Batch, done: Done, bad: Report, *, broken: bool) -> bool:
