@@ -128,7 +128,6 @@ _COURSE = (
 )
 
 _DATA = (
-    ("is not supported. Use --reset-attention-mask.", "--dataloader-inter-document-masking"),
     ("is not supported: the tokenizer's end of document ends documents. Leave it out.", "--fim-eod-token"),
     ("is not supported yet: samples are whole sequences.", "--sft"),
     (

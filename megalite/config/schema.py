@@ -187,6 +187,8 @@ class Data:
     """Let positions start anew after an end of document."""
     reset_attention_mask: bool = False
     """Let tokens attend to their own document only."""
+    dataloader_inter_document_masking: bool = False
+    """Keep documents apart: --reset-position-ids and --reset-attention-mask in one."""
     data_cache_path: str | None = None
     """Directory for index files. Unset: beside the data."""
     max_epochs: float | None = option(above=0)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from megalite.model.context import Context
 from megalite.ops.attention import fused_attention, softmax_attention
+from megalite.ops.document_attention import document_attention
 from megalite.ops.dropout import attention_dropout
 from megalite.ops.rotary import rotate
 from megalite.shard import Init, ShardSpec
@@ -18,7 +19,7 @@ from megalite.tensor_parallel.layout import TensorParallel
 
 
 class FusedCore(nn.Module):
-    """q [b, np, sq, hn], k and v [b, ng, sk, hn] -> [b, np, sq, hn], by torch's fused kernels."""
+    """q [b, np, sq, hn], k and v [b, ng, sk, hn] -> [b, np, sq, hn], by torch's fused kernels; documents one by one."""
 
     def __init__(self, *, window: int | None) -> None:
         super().__init__()
@@ -28,6 +29,8 @@ class FusedCore(nn.Module):
         return context.hidden(q.shape[2], k.shape[2], window=self.window)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
+        if context.documents is not None:
+            return document_attention(q, k, v, context.documents, window=self.window)
         return fused_attention(q, k, v, self.hidden(q, k, context))
 
 

@@ -1,12 +1,14 @@
 """What one forward pass knows besides its activations."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from megalite.ops.attention import hidden_keys
+from megalite.ops.document_attention import Documents, find_documents
 from megalite.ops.dropout import Draw
 
 
@@ -61,3 +63,8 @@ class Context:
                 queries, keys, window=window, segment_ids=self.segment_ids, device=self.position_ids.device
             )
         return self._masks[case]
+
+    @cached_property
+    def documents(self) -> Documents | None:
+        """Where documents lie, if attention stays within them: found by the first layer that asks."""
+        return None if self.segment_ids is None else find_documents(self.segment_ids)

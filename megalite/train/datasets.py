@@ -38,12 +38,13 @@ def datasets(config: Config, derived: Derived, tokenizer: Tokenizer, *, keep: bo
     if data.num_workers and found.train is not None:
         note = f"each rank reads samples ahead in {data.num_workers} thread{'s' * (data.num_workers > 1)}"
         found = replace(found, train=ReadAhead(found.train, data.num_workers), notes=(*found.notes, note))
-    if data.eod_mask_loss or data.reset_position_ids or data.reset_attention_mask or pad is not None:
+    apart = data.dataloader_inter_document_masking
+    if data.eod_mask_loss or data.reset_position_ids or data.reset_attention_mask or apart or pad is not None:
         ends = DocumentEnds(
             eod=tokenizer.eod,
             mask_loss=data.eod_mask_loss,
-            reset_positions=data.reset_position_ids,
-            reset_attention=data.reset_attention_mask,
+            reset_positions=data.reset_position_ids or apart,
+            reset_attention=data.reset_attention_mask or apart,
             pad=pad,
         )
         found = replace(found, ends=ends)

@@ -14,7 +14,7 @@ from megalite.config.derive import derive
 from megalite.config.model import Model
 from megalite.config.offload import Offload
 from megalite.config.parallel import Parallel
-from megalite.config.schema import Config, Optimizer, Train
+from megalite.config.schema import Config, Data, Optimizer, Train
 from megalite.data.batch import MicroBatch
 from megalite.data.sampler import micro_batch_samples
 from megalite.grid import Grid, grid_of
@@ -108,7 +108,9 @@ def parallel(layout: Layout) -> Parallel:
         use_tp_pp_dp_mapping=bool(layout.get("pp-first")),
         overlap_grad_reduce=bool(layout.get("overlap")),
         ddp_bucket_size=layout.get("bucket"),
+        ddp_num_buckets=layout.get("buckets"),
         use_distributed_optimizer=bool(layout.get("sharded")),
+        data_parallel_sharding_strategy="optim_grads" if layout.get("sharded") == 2 else None,
         overlap_param_gather=bool(layout.get("gather")),
     )
 
@@ -135,6 +137,7 @@ def config(
     global_batch_size: int = GLOBAL_BATCH,
     num_layers: int = 2,
     bf16: bool = False,
+    documents: bool = False,
 ) -> Config:
     """The settings of one case. Biases and norms start at random (see `make`), so that no term hides at zero."""
     return Config(
@@ -145,6 +148,7 @@ def config(
         ),
         optimizer=Optimizer(optimizer=optimizer, lr=1e-2, weight_decay=0.1),
         offload=offload(layout),
+        data=Data(dataloader_inter_document_masking=documents),
     )
 
 
@@ -169,6 +173,8 @@ def batch(mesh: ParallelMesh, settings: Config, step: int) -> list[MicroBatch]:
     size = derived.global_batch_size
     text = torch.randint(VOCAB, (size, length + 1), generator=random)
     counted = torch.rand(size, 1, generator=random) + torch.rand(size, length, generator=random) > 0.5
+    apart = settings.data.dataloader_inter_document_masking
+    documents = (torch.rand(size, length, generator=random) < 0.2).cumsum(1)
     return [
         MicroBatch(
             tokens=text[rows, :-1],
@@ -176,6 +182,7 @@ def batch(mesh: ParallelMesh, settings: Config, step: int) -> list[MicroBatch]:
             loss_mask=counted[rows].float(),
             position_ids=torch.arange(length).repeat(len(indices), 1),
             sample_ids=torch.arange(indices.start, indices.stop),
+            segment_ids=documents[rows] if apart else None,
         )
         for indices in micro_batch_samples(
             0,
@@ -202,7 +209,7 @@ def grad_shards(engine: Engine) -> list[Shard]:
             name=piece.slot.name,
             global_shape=piece.slot.spec.global_shape,
             box=piece.box,
-            tensor=engine.buffer.grads[piece.range].view([stop - start for start, stop in piece.box]),
+            tensor=engine.buffer.grads.of(piece).view([stop - start for start, stop in piece.box]),
         )
         for piece in engine.buffer.pieces
     ]

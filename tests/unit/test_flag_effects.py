@@ -220,6 +220,7 @@ EFFECTS: dict[str, Row] = {
     "--eod-mask-loss": Row(given=EOD),
     "--reset-position-ids": Row(given=EOD),
     "--reset-attention-mask": Row(given=f"{EOD} --init-method-std 0.5"),
+    "--dataloader-inter-document-masking": Row(given=EOD),
     "--data-cache-path": Row(value="cache"),
     "--max-epochs": Row(value="0.01"),
     "--num-workers": Row(value="0"),
