@@ -81,6 +81,17 @@ def build_mesh(grid: Grid, *, rank: int, device: torch.device, timeout: datetime
     return replace(mesh, ends=joined("ends", (pp.ranks[0], pp.ranks[-1])))
 
 
+def on_host(group: Group, *, name: str, timeout: datetime.timedelta) -> Group:
+    """The ranks of a group once more, with a queue of their own that moves what is on the host, whatever the backend.
+
+    All of them must call it, at the same point of their program. A collective fails after `timeout`.
+    """
+    handle = None
+    if group.size > 1:
+        handle = dist.new_group(list(group.ranks), timeout, "gloo", use_local_synchronization=True)
+    return replace(group, name=name, handle=handle, traffic=Traffic())
+
+
 def start(grid: Grid, *, launch: Launch, backend: str, timeout_minutes: float, device: torch.device) -> ParallelMesh:
     """Join the other processes of this launch and build the mesh. One process needs no rendezvous."""
     timeout = datetime.timedelta(minutes=timeout_minutes)

@@ -44,7 +44,7 @@ def check(
 
 def notices(config: Config, world_size: int) -> list[str]:
     """What is allowed but has no effect, costs much, or is decided for the user: said once. The config is valid."""
-    model, optimizer = config.model, config.optimizer
+    model, optimizer, kept = config.model, config.optimizer, config.checkpoint
     derived = derive(config, world_size)
     micro_batches, ranks = derived.num_micro_batches, derived.pipeline.num_ranks
     said = {
@@ -70,8 +70,9 @@ def notices(config: Config, world_size: int) -> list[str]:
             config.tokenizer.vocab_size is not None
             and config.tokenizer.tokenizer_type not in ("NullTokenizer", "TikTokenizer")
         ),
-        "--save-interval has no effect without --save.": bool(
-            config.checkpoint.save_interval and not config.checkpoint.save
+        "--save-interval, --save-retain-last, --save-retain-interval and --async-save have no effect without --save.": (
+            not kept.save
+            and any((kept.save_interval, kept.save_retain_last, kept.save_retain_interval, kept.async_save))
         ),
         "--finetune and --no-load-optim have no effect without --load.": (
             (config.checkpoint.finetune or config.checkpoint.no_load_optim) and not config.checkpoint.load

@@ -46,12 +46,22 @@ def replaced_folder(final: Path) -> Path:
     return final.with_name(f".{final.name}.replaced")
 
 
+def removed_folder(final: Path) -> Path:
+    """Where a folder that is no longer wanted lies, from the moment it gives up its name."""
+    return final.with_name(f".{final.name}.removed")
+
+
+def make_folder(path: Path) -> None:
+    """A folder whose name is on the disk, with the folders above it, unless it is there."""
+    if not path.exists():
+        path.mkdir(parents=True)
+        sync_folder(path.parent)
+
+
 def begin_folder(final: Path) -> Path:
     """An empty temporary folder for `final`, after clearing away what an earlier attempt left."""
     temporary, replaced = temporary_folder(final), replaced_folder(final)
-    if not final.parent.exists():
-        final.parent.mkdir(parents=True)
-        sync_folder(final.parent.parent)
+    make_folder(final.parent)
     if replaced.exists() and not final.exists():  # stopped between the two renames: the old one is still the one
         os.rename(replaced, final)
     for stale in (temporary, replaced):
@@ -70,3 +80,13 @@ def publish_folder(final: Path) -> None:
     os.rename(temporary, final)
     sync_folder(final.parent)
     shutil.rmtree(replaced, ignore_errors=True)
+
+
+def remove_folder(final: Path) -> None:
+    """Delete a folder that has its final name: it is whole or has another name, even if the deletion is cut off."""
+    removed = removed_folder(final)
+    if removed.exists():
+        shutil.rmtree(removed)
+    os.rename(final, removed)
+    sync_folder(final.parent)  # else the name could come back, after a loss of power, to what is half deleted
+    shutil.rmtree(removed)

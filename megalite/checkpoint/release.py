@@ -96,9 +96,9 @@ def write_release(
         **origin,
     }
     files = {**{f"tokenizer/{name}": data for name, data in tokenizer.items()}, **extra_files(model, facts)}
-    directory = save_parts(root, None, parts, scalars, files, Group(name="world", ranks=(0,), rank=0))
+    saved = save_parts(root, None, parts, scalars, files, Group(name="world", ranks=(0,), rank=0))
     return Imported(
-        directory=directory,
+        directory=saved.directory,
         model=model,
         tensors=len(parts),
         parameters=sum(torch.Size(row.shape).numel() for row in rows),

@@ -4,7 +4,9 @@ The order on disk: tensors, other files, index, folders, the final name, its par
 """
 
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,18 +15,41 @@ import torch
 from torch import Tensor
 
 from megalite.checkpoint.boxes import describe, uncovered, volume
-from megalite.checkpoint.disk import begin_folder, publish_folder, replace_file, temporary_folder, write_file
+from megalite.checkpoint.disk import (
+    begin_folder,
+    make_folder,
+    publish_folder,
+    replace_file,
+    temporary_folder,
+    write_file,
+)
 from megalite.checkpoint.format import Index, Piece, TensorRecord, encode_index, is_optimizer
+from megalite.checkpoint.leftovers import alone_in, sweep, sweep_at_start
 from megalite.checkpoint.on_all_ranks import on_all_ranks
 from megalite.checkpoint.place import INDEX, RELEASE, TRACKER, folder_name
+from megalite.checkpoint.retention import Retention
 from megalite.checkpoint.tensor_file import Entry, FileRecord, record_bytes, write_tensors
 from megalite.comm.collectives import all_gather_object
 from megalite.mesh import Group
 from megalite.shard import Box, Shard
 
+_PATIENCE = 10.0  # seconds that a save waits for another process to be done with the folder
+
 
 class SaveFailed(OSError):
     """A checkpoint could not be written. Earlier ones and the tracker are as they were."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """What came of a save."""
+
+    directory: Path
+    seconds: float
+    removed: tuple[str, ...] = ()
+    """Older checkpoints, which rank 0 has removed; the other ranks do not know of them."""
+    problem: str = ""
+    """What kept rank 0 from removing them."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -63,16 +88,24 @@ class Part:
         )
 
 
-def check_writable(root: Path, world: Group) -> None:
-    """ValueError on every rank where nothing can be saved under `root`: better now than after hours of training."""
+def check_writable(root: Path, world: Group) -> list[str]:
+    """ValueError on every rank where nothing can be saved under `root`: better now than after hours of training.
 
-    def probe() -> None:
-        if world.rank == 0:
-            root.mkdir(parents=True, exist_ok=True)
-            write_file(root / ".probe", b"")
-            (root / ".probe").unlink()
+    Returns what saves that were cut off had left there, and what is cleared away now.
+    """
 
-    on_all_ranks(probe, world, lambda problem: ValueError(f"--save {root}: nothing can be written there. {problem}"))
+    def probe() -> list[str]:
+        if world.rank != 0:
+            return []
+        make_folder(root)
+        write_file(root / ".probe", b"")
+        (root / ".probe").unlink()
+        return sweep_at_start(root)
+
+    def failed(problem: str) -> ValueError:
+        return ValueError(f"--save {root}: nothing can be written there. {problem}")
+
+    return on_all_ranks(probe, world, failed)[0]
 
 
 def save(
@@ -82,14 +115,20 @@ def save(
     scalars: Mapping[str, Any],
     files: Mapping[str, bytes],
     world: Group,
-) -> Path:
-    """Save what the ranks hold as `iteration` under `root`, and name it in the tracker; returns its folder.
+    retention: Retention | None = None,
+) -> Saved:
+    """Save what the ranks hold as `iteration` under `root`, and name it in the tracker; then remove what is too old.
 
     Every rank calls this with its own shards; boxes that several ranks hold are written once. `scalars` (JSON) and
     `files` (name in the folder -> content) are rank 0's. A checkpoint of the same iteration is replaced.
     Raises SaveFailed on every rank if any rank fails.
     """
-    parts = [
+    return save_parts(root, iteration, parts_of(shards), scalars, files, world, retention)
+
+
+def parts_of(shards: Sequence[Shard]) -> list[Part]:
+    """Shards as parts, each produced by being there."""
+    return [
         Part(
             name=shard.name,
             global_shape=shard.global_shape,
@@ -99,7 +138,6 @@ def save(
         )
         for shard in shards
     ]
-    return save_parts(root, iteration, parts, scalars, files, world)
 
 
 def save_parts(
@@ -109,11 +147,27 @@ def save_parts(
     scalars: Mapping[str, Any],
     files: Mapping[str, bytes],
     world: Group,
-) -> Path:
+    retention: Retention | None = None,
+) -> Saved:
     """`save` for parts that are produced one by one. Iteration None is the release: weights from elsewhere."""
-    final = root / folder_name(iteration)
     mine = {part.held: part for part in parts if volume(part.box)}
     plan = assign(all_gather_object(list(mine), world))
+    return write_planned(root, iteration, mine, plan, scalars, files, world, retention)
+
+
+def write_planned(
+    root: Path,
+    iteration: int | None,
+    mine: Mapping[Held, Part],
+    plan: Sequence[Mapping[Held, Piece]],
+    scalars: Mapping[str, Any],
+    files: Mapping[str, bytes],
+    world: Group,
+    retention: Retention | None,
+) -> Saved:
+    """`save` once `assign` has said who writes what; of `mine`, only what falls to this rank need be there."""
+    final, started = root / folder_name(iteration), time.perf_counter()
+    removed, problem = [], ""
 
     def failed(problem: str) -> SaveFailed:
         return SaveFailed(f"{final} could not be saved; earlier checkpoints stay as they were. {problem}")
@@ -121,20 +175,34 @@ def save_parts(
     def on_first(action: Callable[[], object]) -> None:
         on_all_ranks(action if world.rank == 0 else lambda: None, world, failed)
 
+    def begin() -> None:
+        make_folder(root)
+        sweep(root, alone=lock.enter_context(alone_in(root, wait=_PATIENCE)))
+        begun.append(begin_folder(final))
+
     def publish() -> None:
         _finish(temporary_folder(final), plan, {k: v for rank in written for k, v in rank.items()}, scalars, files)
         publish_folder(final)
         replace_file(root / TRACKER, (RELEASE if iteration is None else str(iteration)).encode())
 
-    try:
-        on_first(lambda: begin_folder(final))
-        written = on_all_ranks(lambda: _write(temporary_folder(final), mine, plan[world.rank]), world, failed)
-        on_first(publish)
-    except SaveFailed:
-        if world.rank == 0:
-            shutil.rmtree(temporary_folder(final), ignore_errors=True)
-        raise
-    return final
+    begun: list[Path] = []
+    with ExitStack() as lock:
+        try:
+            on_first(begin)
+            written = on_all_ranks(lambda: _write(temporary_folder(final), mine, plan[world.rank]), world, failed)
+            on_first(publish)
+        except SaveFailed:
+            for folder in begun:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        seconds = time.perf_counter() - started
+        if retention is not None and world.rank == 0:
+            assert iteration is not None
+            try:
+                removed = retention.apply(root, iteration)
+            except OSError as error:
+                problem = f"; older checkpoints could not be removed: {error}"
+    return Saved(directory=final, seconds=seconds, removed=tuple(removed), problem=problem)
 
 
 def assign(holdings: Sequence[Sequence[Held]]) -> list[dict[Held, Piece]]:

@@ -7,7 +7,9 @@ shape and offsets of each tensor, then the data without holes.
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +30,9 @@ CODES = {
 }
 """How safetensors names a dtype."""
 
-_CHUNK = 1 << 24  # bytes; small enough to be hashed while they are still in the cache
+_BATCH = 1 << 24  # bytes that are written at once
+_MOST = 1000  # buffers that the system takes at once
+_BEHIND = 8  # batches by which hashing may be late
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,22 +60,57 @@ def write_tensors(path: Path, slots: Sequence[Entry], tensors: Iterable[Tensor])
     """Write the tensors, one for each slot and in their order, and wait until they are on the disk.
 
     Slots of wider dtypes should come first: then every tensor is aligned. Tensors may lie on any device and in any
-    memory order; one that is not contiguous on the CPU is copied when its turn comes.
+    memory order; one that is not contiguous on the CPU is copied when its turn comes. Hashes are computed by a thread
+    beside the writing, which holds a few batches of tensors at most.
     """
-    digest, size = hashlib.sha256(), 0
-    with open(path, "wb") as file:
-        for data in _blocks(slots, tensors):
-            for start in range(0, len(data), _CHUNK):
-                chunk = data[start : start + _CHUNK]
-                file.write(chunk)
-                digest.update(chunk)
-            size += len(data)
-        file.flush()
+    digest, size, hashing = hashlib.sha256(), 0, deque[Future[None]]()
+    with open(path, "wb", buffering=0) as file, ThreadPoolExecutor(1) as hasher:
+        for batch in _batches(_blocks(slots, tensors)):
+            hashing.append(hasher.submit(_hash, digest, batch))
+            size += _write(file.fileno(), batch)
+            while len(hashing) > _BEHIND:
+                hashing.popleft().result()
         os.fsync(file.fileno())
+    for one in hashing:
+        one.result()
     return FileRecord(bytes=size, sha256=digest.hexdigest())
 
 
-def _blocks(slots: Sequence[Entry], tensors: Iterable[Tensor]) -> Iterable[bytes | memoryview]:
+def _hash(digest: "hashlib._Hash", batch: Sequence[memoryview]) -> None:
+    for data in batch:
+        digest.update(data)
+
+
+def _write(handle: int, batch: Sequence[memoryview]) -> int:
+    """Append all of a batch to a file; its bytes. The system may take a part at a time."""
+    left, total = deque(batch), 0
+    while left:
+        written = os.writev(handle, left)
+        total += written
+        while left and written >= len(left[0]):
+            written -= len(left.popleft())
+        if written:
+            left[0] = left[0][written:]
+    return total
+
+
+def _batches(blocks: Iterable[memoryview]) -> Iterator[list[memoryview]]:
+    """The bytes of all blocks, some small ones or a part of a large one at a time."""
+    batch: list[memoryview] = []
+    room = _BATCH
+    for block in blocks:
+        for start in range(0, len(block), _BATCH):
+            piece = block[start : start + _BATCH]
+            if len(piece) > room or len(batch) == _MOST:
+                yield batch
+                batch, room = [], _BATCH
+            batch.append(piece)
+            room -= len(piece)
+    if batch:
+        yield batch
+
+
+def _blocks(slots: Sequence[Entry], tensors: Iterable[Tensor]) -> Iterator[memoryview]:
     """The header, then the bytes of each tensor."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
@@ -85,7 +124,7 @@ def _blocks(slots: Sequence[Entry], tensors: Iterable[Tensor]) -> Iterable[bytes
         offset += slot.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
+    yield memoryview(len(text).to_bytes(8, "little") + text)
     for slot, tensor in zip(slots, tensors, strict=True):
         assert tensor.dtype == slot.dtype and tensor.shape == slot.shape, (slot, tensor.dtype, tensor.shape)
         yield tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

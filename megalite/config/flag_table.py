@@ -43,7 +43,7 @@ NO_EFFECT: tuple[tuple[str, str], ...] = (
         "checkpoints have one format, saved whole and loaded strictly",
         "--ckpt-format --use-dist-ckpt --dist-ckpt-format --auto-detect-ckpt-format --dist-ckpt-strictness "
         "--dist-ckpt-optim-fully-reshardable --ckpt-fully-parallel-save --no-ckpt-fully-parallel-save "
-        "--ckpt-fully-parallel-load --ckpt-assume-constant-structure --async-save --async-strategy "
+        "--ckpt-fully-parallel-load --ckpt-assume-constant-structure --async-strategy "
         "--async-ckpt-use-cpu-shm --use-persistent-ckpt-worker",
     ),
 )
@@ -143,7 +143,6 @@ _CHECKPOINT = (
         "--use-checkpoint-args --use-mp-args-from-checkpoint-args",
     ),
     ("is not supported yet. Use --load with --finetune.", "--pretrained-checkpoint"),
-    ("is not supported yet: every checkpoint is kept.", "--save-retain-interval"),
     ("is not supported: the folder that is saved in counts on. Use another --save.", "--override-ckpt-iteration"),
     ("is not supported in training. Use tools/inspect_checkpoint.py --verify-integrity.", "--verify-integrity"),
     ("is not supported in training. Use tools/convert_checkpoint.py.", "--ckpt-convert-*"),

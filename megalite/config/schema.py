@@ -256,6 +256,12 @@ class Checkpoint:
     """Directory to save checkpoints in."""
     save_interval: int | None = option(at_least=1)
     """Iterations between checkpoints."""
+    async_save: bool = False
+    """Write checkpoints beside training, which waits only while the state is copied to memory of the host."""
+    save_retain_last: int | None = option(at_least=1)
+    """Keep only so many of the newest checkpoints. Unset: all, or 1 with --save-retain-interval."""
+    save_retain_interval: int | None = option(at_least=1)
+    """Keep the checkpoints of the multiples of so many iterations, besides those of --save-retain-last."""
     load: str | None = None
     """Directory to continue from; where it holds no checkpoint, training starts anew."""
     finetune: bool = False

@@ -1,6 +1,7 @@
 """The diary of a run: when it started, saved and stopped."""
 
 import datetime
+from contextlib import suppress
 from pathlib import Path
 
 from megalite.observe.record import Sink
@@ -16,8 +17,10 @@ class ProgressFile(Sink):
 
     def note(self, text: str) -> None:
         now = datetime.datetime.now().isoformat(sep=" ", timespec="seconds")
-        self.file.writelines(f"{now}  {line}\n" for line in text.splitlines())
-        self.file.flush()
+        with suppress(OSError):  # the disk may be full, which must not be the end of the run
+            self.file.writelines(f"{now}  {line}\n" for line in text.splitlines())
+            self.file.flush()
 
     def close(self) -> None:
-        self.file.close()
+        with suppress(OSError):
+            self.file.close()

@@ -90,6 +90,22 @@ def _tokenizer(job: Job) -> Iterator[str]:
             yield f"{flag} {value} does not exist."
 
 
+def _saving(job: Job) -> Iterator[str]:
+    kept, offload = job.config.checkpoint, job.config.offload
+    interval, retained = kept.save_interval, kept.save_retain_interval
+    if interval and retained and retained % interval:
+        near = [multiple * interval for multiple in (retained // interval, retained // interval + 1) if multiple]
+        yield (
+            f"--save-retain-interval {retained} is not a multiple of --save-interval {interval}: what is saved would "
+            f"rarely be retained. Try {' or '.join(map(str, near))}."
+        )
+    if kept.async_save and offload.optimizer_cpu_offload and offload.optimizer_offload_device == "disk":
+        yield (
+            "--async-save would copy into memory what --optimizer-offload-device disk keeps out of it. Leave out "
+            "--async-save."
+        )
+
+
 def _checkpoint(job: Job) -> Iterator[str]:
     kept = job.config.checkpoint
     if kept.save and kept.save_interval is None:
@@ -110,6 +126,10 @@ FILES_RULES: Rules = (
     ("--multiple-validation-sets --mock-data", _validation_sets),
     ("--fim-split-sample --fim-fragment-rate", _fill_in_the_middle),
     (_TOKENIZER, _tokenizer),
+    (
+        "--save-interval --save-retain-interval --async-save --optimizer-cpu-offload --optimizer-offload-device",
+        _saving,
+    ),
     ("--save --save-interval --load --ckpt-step --exit-on-missing-checkpoint", _checkpoint),
 )
 """Each rule with the flags that it reads."""

@@ -1,9 +1,7 @@
 """The loop: step, log, evaluate, save, until the run is complete or told to stop."""
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 from megalite.config.derive import Derived
 from megalite.config.schema import Config
@@ -12,6 +10,7 @@ from megalite.data.splits import Datasets
 from megalite.observe.record import EvaluationRecord, Sink
 from megalite.train.build import Engine
 from megalite.train.chores import Chore, falls_on
+from megalite.train.keeper import Keeper
 from megalite.train.meter import Meter
 from megalite.train.resume import Progress
 from megalite.train.step import StepResult, evaluate, train_step
@@ -33,7 +32,7 @@ class Session:
     """What is done after each iteration."""
     at_end: tuple[Chore, ...]
     """What is done when training ends, or is stopped."""
-    save: Callable[[Progress], Path]
+    keeper: Keeper
 
 
 def train(session: Session, progress: Progress) -> None:
@@ -47,6 +46,7 @@ def train(session: Session, progress: Progress) -> None:
     meter.start(progress, last)
     while progress.iteration < last and not settings.train.skip_train:
         meter.step(_iteration(session, progress), progress)
+        session.keeper.tell()
         for chore in session.chores:
             chore(progress)
         ending = progress.iteration == last
@@ -54,13 +54,15 @@ def train(session: Session, progress: Progress) -> None:
             meter.pause(lambda: _evaluate(session, progress, "validation"))
         stopping = _reason_to_stop(session, progress)
         if settings.checkpoint.save and (ending or stopping or falls_on(settings.checkpoint.save_interval, progress)):
-            meter.pause(lambda: _save(session, progress))
+            meter.pause(partial(_save, session, progress, is_last=ending or bool(stopping)))
         if stopping and not ending:
+            session.keeper.wait()
             session.logger.note(f"{stopping}: stopped.")
             break
     else:
         _evaluate(session, progress, "validation")
         _evaluate(session, progress, "test")
+    session.keeper.wait()
     session.engine.buffer.wait_params()
     for chore in session.at_end:
         chore(progress)
@@ -129,8 +131,6 @@ def _evaluate(session: Session, progress: Progress, split: str) -> None:
             )
 
 
-def _save(session: Session, progress: Progress) -> None:
-    started = time.perf_counter()
+def _save(session: Session, progress: Progress, *, is_last: bool) -> None:
     with session.engine.timers("save-checkpoint"):
-        directory = session.save(progress)
-    session.logger.note(f"saved {directory} in {time.perf_counter() - started:.1f} s")
+        session.keeper.save(progress, is_last=is_last)

@@ -32,13 +32,14 @@ from megalite.schedule.schedules import placement
 from megalite.train.build import Engine, build
 from megalite.train.chores import chores, manual_gc
 from megalite.train.datasets import datasets
+from megalite.train.keeper import Keeper
 from megalite.train.loop import Session, train
 from megalite.train.memory_report import MemoryReport
 from megalite.train.meter import Meter
 from megalite.train.recorder import Recorder
 from megalite.train.replicas import check_replicas
 from megalite.train.resume import Progress, load_checkpoint
-from megalite.train.save import save_checkpoint
+from megalite.train.save import writer
 from megalite.train.stop import Stop
 
 
@@ -73,7 +74,9 @@ def run(config: Config, launch: Launch) -> None:
         stack.callback(logger.close)
         joined = f"{mesh.world.size} ranks joined by {backend}" if mesh.world.size > 1 else "1 rank"
         logger.note(f"{joined}, computing on {where}")
-        train(*prepare(config, derived, tokenizer, mesh, logger, ending))
+        session, progress = prepare(config, derived, tokenizer, mesh, logger, ending)
+        stack.enter_context(session.keeper)
+        train(session, progress)
 
 
 def prepare(
@@ -81,8 +84,7 @@ def prepare(
 ) -> tuple[Session, Progress]:
     """All that training needs, and where it begins."""
     dtype = _dtype(config.train)
-    if config.checkpoint.save:
-        check_writable(Path(config.checkpoint.save), mesh.world)
+    left = check_writable(Path(config.checkpoint.save), mesh.world) if config.checkpoint.save else []
     engine = build(config, derived, vocab_size=tokenizer.vocab_size, mesh=mesh, dtype=dtype)
     prove(engine, derived, config.train.micro_batch_size)
     resumed = load_checkpoint(engine, config, tokenizer.vocab_size)
@@ -104,7 +106,8 @@ def prepare(
         engine = replace(engine, watch=report.watch)
     data = datasets(config, derived, tokenizer)
     size = f"{num_parameters(engine.buffer, mesh):,} parameters"
-    said = [*_said(config), *(home.note for home in engine.optimizer.homes)]
+    swept = f"--save: cleared away what saves had left that were cut off: {', '.join(left)}" if left else ""
+    said = [swept, *_said(config), *(home.note for home in engine.optimizer.homes)]
     for note in [size, *_stages(config, derived, tokenizer.vocab_size), *data.notes, resumed.note, *said]:
         if note:
             logger.note(note)
@@ -126,7 +129,7 @@ def prepare(
         stop=ending,
         chores=(*chores(config.train, engine), *after_steps),
         at_end=(lambda progress: logger.note(recorder.write()),) if recorder else (),
-        save=lambda progress: save_checkpoint(engine, progress, config, tokenizer),
+        keeper=Keeper(writer(engine, config, tokenizer), logger),
     )
     return session, resumed.progress
 

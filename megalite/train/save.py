@@ -1,17 +1,24 @@
 """What a run keeps of itself."""
 
-from dataclasses import asdict
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from megalite.checkpoint.save import save
+from megalite.checkpoint.background import Background
+from megalite.checkpoint.retention import Retention
+from megalite.checkpoint.save import Saved, SaveFailed, save
 from megalite.config.model import Model
-from megalite.config.schema import Config
+from megalite.config.schema import Checkpoint, Config
 from megalite.config.show import to_toml
 from megalite.config.size import model_size
 from megalite.data.tokenizer_base import Tokenizer
+from megalite.mesh import on_host
 from megalite.optimizer import lr_state
+from megalite.shard import Shard
 from megalite.train.build import Engine
+from megalite.train.keeper import Write
 from megalite.train.resume import Progress
 
 
@@ -22,11 +29,18 @@ def describe_model(model: Model, vocab_size: int) -> dict[str, Any]:
     return {"model": {**asdict(model), **{name: size[name] for name in resolved}}, "vocab_size": vocab_size}
 
 
-def save_checkpoint(engine: Engine, progress: Progress, config: Config, tokenizer: Tokenizer) -> Path:
-    """Write all that the run needs to go on, and all that others need to use its weights."""
-    assert config.checkpoint.save is not None
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """All that a run needs to go on, and all that others need to use its weights; what `save` is given."""
+
+    shards: list[Shard]
+    scalars: dict[str, Any]
+    files: dict[str, bytes]
+
+
+def state_of(engine: Engine, progress: Progress, config: Config, tokenizer: Tokenizer) -> State:
+    """The state as it is now. The shards are the run's own memory."""
     weights_only = config.checkpoint.no_save_optim
-    shards = [*engine.buffer.shards(), *(() if weights_only else engine.optimizer.shards())]
     scalars = {
         "iteration": progress.iteration,
         "consumed_train_samples": progress.consumed_samples,
@@ -40,5 +54,47 @@ def save_checkpoint(engine: Engine, progress: Progress, config: Config, tokenize
         **describe_model(config.model, tokenizer.vocab_size),
     }
     files = {f"tokenizer/{name}": path.read_bytes() for name, path in tokenizer.files().items()}
-    files["config.toml"] = to_toml(config).encode()
-    return save(Path(config.checkpoint.save), progress.iteration, shards, scalars, files, engine.mesh.world)
+    return State(
+        shards=[*engine.buffer.shards(), *(() if weights_only else engine.optimizer.shards())],
+        scalars=scalars,
+        files={**files, "config.toml": to_toml(config).encode()},
+    )
+
+
+def save_checkpoint(engine: Engine, progress: Progress, config: Config, tokenizer: Tokenizer) -> Saved:
+    """Save the run as it is now, all ranks together. Raises SaveFailed on every rank if any fails."""
+    settings, state = config.checkpoint, state_of(engine, progress, config, tokenizer)
+    assert settings.save is not None
+    root, kept, world = Path(settings.save), retention(settings), engine.mesh.world
+    return save(root, progress.iteration, state.shards, state.scalars, state.files, world, kept)
+
+
+def retention(settings: Checkpoint) -> Retention | None:
+    """Which checkpoints the settings keep; None: all."""
+    last, interval = settings.save_retain_last, settings.save_retain_interval
+    return None if last is None and interval is None else Retention(last=last or 1, interval=interval)
+
+
+def writer(engine: Engine, config: Config, tokenizer: Tokenizer) -> Write:
+    """How the settings ask to save: at once, or in the background. Every rank makes its own, at the same point."""
+
+    def at_once(progress: Progress) -> "Future[Saved]":
+        outcome: Future[Saved] = Future()
+        try:
+            outcome.set_result(save_checkpoint(engine, progress, config, tokenizer))
+        except SaveFailed as error:
+            outcome.set_exception(error)
+        return outcome
+
+    settings, mesh = config.checkpoint, engine.mesh
+    if settings.save is None or not settings.async_save:
+        return at_once
+    root, kept = Path(settings.save), retention(settings)
+    timeout = timedelta(minutes=config.parallel.distributed_timeout_minutes)
+    background = Background(on_host(mesh.world, name="saving", timeout=timeout), mesh.device)
+
+    def beside(progress: Progress) -> "Future[Saved]":
+        state = state_of(engine, progress, config, tokenizer)
+        return background.save(root, progress.iteration, state.shards, state.scalars, state.files, kept)
+
+    return beside

@@ -108,7 +108,7 @@ def test_any_cut_loads_any_other(tmp_path: Path, seed: int) -> None:
     stored = tensors(torch.bfloat16)
     stored["optimizer.step"] = torch.tensor(7.0, dtype=torch.float64)  # no dimensions, and a dtype of its own
     there = {name: cut(whole(tuple(t.shape)), rng, rng.randrange(4)) for name, t in stored.items()}
-    folder = save(tmp_path, 12, shards_of(stored, there), {"iteration": 12}, {}, ALONE)
+    folder = save(tmp_path, 12, shards_of(stored, there), {"iteration": 12}, {}, ALONE).directory
     here = {name: cut(whole(tuple(t.shape)), rng, rng.randrange(4)) for name, t in stored.items()}
     shards = shards_of({name: torch.full_like(t, torch.nan) for name, t in stored.items()}, here)
     load(folder, shards, ALONE, verify=True)
@@ -121,7 +121,7 @@ def test_what_lies_on_disk(tmp_path: Path) -> None:
     stored = tensors()
     scalars = {"iteration": 123, "parallel": {"tp": 2}, "loss": 0.1}
     files = {"config.toml": b"a = 1\n", "tokenizer/tokenizer.model": b"\x00\x01"}
-    folder = save(tmp_path, 123, shards_of(stored, in_one(stored)), scalars, files, ALONE)
+    folder = save(tmp_path, 123, shards_of(stored, in_one(stored)), scalars, files, ALONE).directory
     assert folder == tmp_path / "iter_0000123" == find(tmp_path) == find(folder) == find(tmp_path, step=123)
     assert (tmp_path / TRACKER).read_text() == "123"
     assert read_index(folder).scalars == scalars
@@ -139,7 +139,9 @@ def test_what_lies_on_disk(tmp_path: Path) -> None:
 def test_memory_in_any_order_and_other_dtypes(tmp_path: Path) -> None:
     stored = torch.randn(6, 8)
     shape, box = (8, 6), whole((8, 6))
-    folder = save(tmp_path, 0, [Shard(name="a", global_shape=shape, box=box, tensor=stored.t())], {}, {}, ALONE)
+    folder = save(
+        tmp_path, 0, [Shard(name="a", global_shape=shape, box=box, tensor=stored.t())], {}, {}, ALONE
+    ).directory
     assert (tmp_path / TRACKER).read_text() == "0" and find(tmp_path) == folder
     target = torch.zeros(6, 8, dtype=torch.float64).requires_grad_()
     load(folder, [Shard(name="a", global_shape=shape, box=box, tensor=target.t())], ALONE)
@@ -152,7 +154,7 @@ def test_memory_in_any_order_and_other_dtypes(tmp_path: Path) -> None:
 def test_empty_boxes_are_neither_saved_nor_missed(tmp_path: Path) -> None:
     empty = Shard(name="a", global_shape=(4, 2), box=((4, 4), (0, 2)), tensor=torch.empty(0, 2))
     full = Shard(name="a", global_shape=(4, 2), box=((0, 4), (0, 2)), tensor=torch.randn(4, 2))
-    folder = save(tmp_path, 1, [empty, full], {}, {}, ALONE)
+    folder = save(tmp_path, 1, [empty, full], {}, {}, ALONE).directory
     load(folder, [empty], ALONE)
     assert len(read_index(folder).tensors["a"].pieces) == 1
 
@@ -176,7 +178,7 @@ def test_everything_that_does_not_fit_is_named_at_once(tmp_path: Path) -> None:
 def test_a_checkpoint_without_optimizer_names_the_flag(tmp_path: Path) -> None:
     stored = tensors()
     weights = {name: tensor for name, tensor in stored.items() if not name.startswith("optimizer.")}
-    folder = save(tmp_path, 1, shards_of(weights, in_one(weights)), {}, {}, ALONE)
+    folder = save(tmp_path, 1, shards_of(weights, in_one(weights)), {}, {}, ALONE).directory
     with pytest.raises(ValueError, match="missing: all state of the optimizer; --no-load-optim"):
         loaded(folder, stored)
     assert loaded(folder, weights).keys() == weights.keys()

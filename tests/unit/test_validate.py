@@ -57,6 +57,7 @@ def problems(flags: str, world_size: int = 4, without: str = "") -> list[str]:
         "--weight-decay-incr-style linear --start-weight-decay 0 --end-weight-decay 1",
         "--save d --save-interval 5",
         "--save-interval 5",
+        "--save d --save-interval 5 --save-retain-interval 15 --save-retain-last 3 --async-save",
         "--load nowhere --ckpt-step 3",
         "--kv-channels 7 --hidden-size 63",
         "--position-embedding-type rope --swiglu --no-rope-freq 2",
@@ -230,6 +231,13 @@ TABLE = [
     ("--fim-split-sample ;", "--fim-split-sample ; needs --fim-fragment-rate. Try --fim-fragment-rate 0.5."),
     ("--fim-fragment-rate 0.5", "--fim-fragment-rate 0.5 needs --fim-split-sample"),
     ("--save d", "--save d needs --save-interval. Try --save-interval 100."),
+    ("--save d --save-interval 10 --save-retain-interval 25", "would rarely be retained. Try 20 or 30."),
+    ("--save d --save-interval 10 --save-retain-interval 5", "is not a multiple of --save-interval 10: what is saved"),
+    (
+        "--save d --save-interval 10 --async-save --optimizer-cpu-offload --optimizer-offload-device disk "
+        "--offload-dir d",
+        "what --optimizer-offload-device disk keeps out of it. Leave out --async-save.",
+    ),
     ("--ckpt-step 4", "--ckpt-step 4 needs --load."),
     ("--exit-on-missing-checkpoint", "--exit-on-missing-checkpoint needs --load."),
     ("--hidden-dropout 1", "--hidden-dropout 1.0 is out of range: it must be at least 0 and below 1."),
@@ -351,7 +359,8 @@ def test_nothing_given_names_what_is_required():
         ("--hysteresis 3", "--loss-scale-window and --hysteresis are read under --fp16 only"),
         ("--fp16 --loss-scale 8 --hysteresis 3", "are read under --fp16 only, and without --loss-scale."),
         ("--lr-wsd-decay-iters 2", "are not read without --lr-decay-style WSD."),
-        ("--save-interval 2", "--save-interval has no effect without --save."),
+        ("--save-interval 2", "--save-interval, --save-retain-last, --save-retain-interval and --async-save have no"),
+        ("--async-save", "and --async-save have no effect without --save."),
         ("--finetune", "have no effect without --load."),
         (
             f"{PP} --global-batch-size 4",
