@@ -34,6 +34,16 @@ LETTERS = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + n) for n, 
 """The letter that stands for a byte in the files of a byte-level vocabulary."""
 BYTES = {letter: byte for byte, letter in LETTERS.items()}
 
+
+class _Table(dict[int, int]):
+    """For `str.translate`: from letters to bytes, and from anything else to what is no byte."""
+
+    def __missing__(self, letter: int) -> int:
+        return 256
+
+
+_TABLE = _Table({ord(letter): byte for letter, byte in BYTES.items()})
+
 NASTY = (
     "",
     " ",
@@ -103,7 +113,10 @@ def recipe(tokenizer: Tokenizer) -> Recipe:
 
 
 def _bytes(spelling: str) -> bytes:
-    return bytes(BYTES[letter] for letter in spelling) if BYTES.keys() >= set(spelling) else spelling.encode()
+    try:
+        return spelling.translate(_TABLE).encode("latin-1")
+    except UnicodeEncodeError:
+        return spelling.encode()
 
 
 def _pattern(pre_tokenizer: dict[str, Any] | None) -> str:
@@ -163,8 +176,8 @@ def tiktoken_encode(found: Recipe, tokenizer: Tokenizer) -> Encode:
     return lambda texts: [encode_one(text) for text in texts]
 
 
-def fastest(tokenizer: Tokenizer, sample: Sequence[str]) -> tuple[str, str]:
-    """The engine for this tokenizer, "tiktoken" or "own", and a sentence that says why.
+def fastest(tokenizer: Tokenizer, sample: Sequence[str]) -> tuple[Recipe | None, str]:
+    """What to build tiktoken's engine of, or None for the tokenizer's own, and a sentence that says why.
 
     tiktoken is taken when the merges are proven to leave no choice, and the ids of `sample` and of NASTY are the same.
     """
@@ -173,12 +186,12 @@ def fastest(tokenizer: Tokenizer, sample: Sequence[str]) -> tuple[str, str]:
         prove(found)
         encode = tiktoken_encode(found, tokenizer)
     except ValueError as error:
-        return "own", f"the tokenizer's own: {error}"
+        return None, f"the tokenizer's own: {error}"
     texts = [*NASTY, *sample]
     for text, ours, theirs in zip(texts, encode(texts), tokenizer.encode_batch(texts), strict=True):
         if not np.array_equal(ours, theirs):
-            return "own", f"the tokenizer's own: tiktoken gives other ids for {text[:40]!r}"
-    return "tiktoken", f"tiktoken, proven to give the same ids ({sum(map(len, texts))} characters compared as well)"
+            return None, f"the tokenizer's own: tiktoken gives other ids for {text[:40]!r}"
+    return found, f"tiktoken, proven to give the same ids ({sum(map(len, texts))} characters compared as well)"
 
 
 def with_special(encode: Encode, special: dict[str, int]) -> Encode:

@@ -198,8 +198,8 @@ def _choose_engine(
             sample += [text[:SAMPLE] for texts in values.values() for text in texts]
         if sum(map(len, sample)) > SAMPLE:
             break
-    engine, why = fastest(tokenizer, sample)
+    recipe, why = fastest(tokenizer, sample)
     end = f", end of document {plain.eod}" if plain.eod is not None else ""
     say(f"{type(tokenizer).__name__}: {tokenizer.vocab_size} ids{end}; engine: {why}")
-    chosen = Encoder(replace(plain.encoding, engine=engine), tokenizer) if engine != "own" else plain
+    chosen = plain if recipe is None else Encoder(replace(plain.encoding, recipe=recipe), tokenizer)
     return chosen, chain([] if first is None else [first], batches)

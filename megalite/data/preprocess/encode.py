@@ -11,7 +11,7 @@ from megalite.data.preprocess.batch import REPLACED, Bad, Batch, Done, Encoded
 from megalite.data.preprocess.records import Texts, read_record
 from megalite.data.preprocess.sentences import split_sentences
 from megalite.data.tokenizer_base import Tokenizer
-from megalite.data.tokenizer_engine import Encode, recipe, tiktoken_encode, with_special
+from megalite.data.tokenizer_engine import Encode, Recipe, tiktoken_encode, with_special
 from megalite.environment import set_default
 
 
@@ -25,8 +25,8 @@ class Encoding:
     append_eod: bool = False
     on_error: str = "stop"
     """Or "skip", or "replace"."""
-    engine: str = "own"
-    """Or "tiktoken", where it gives the same ids."""
+    recipe: Recipe | None = None
+    """Of tiktoken's engine, where it gives the same ids; None: the tokenizer's own."""
     allow_special: bool = False
     split_sentences: bool = False
     keep_newlines: bool = False
@@ -42,8 +42,8 @@ class Encoder:
         self.dtype = token_dtype(tokenizer.vocab_size)
         self.eod = tokenizer.eod if encoding.append_eod else None
         self.encode: Encode = tokenizer.encode_batch
-        if encoding.engine == "tiktoken":
-            self.encode = tiktoken_encode(recipe(tokenizer), tokenizer)
+        if encoding.recipe is not None:
+            self.encode = tiktoken_encode(encoding.recipe, tokenizer)
         self.special = np.array([] if self.eod is None else [self.eod])
         if encoding.allow_special:
             spelled = tokenizer.special_tokens()
