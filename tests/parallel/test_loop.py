@@ -15,7 +15,7 @@ from megalite.checkpoint.place import find
 from megalite.mesh import ParallelMesh
 from megalite.observe.jsonl import read
 from megalite.train import loop
-from tests.cases.harness import LAYOUTS, Outcome, Program, in_pool
+from tests.cases.harness import ALL, LAYOUTS, Outcome, Program, in_pool
 from tests.pool import Pool
 
 BASE = (
@@ -69,7 +69,7 @@ def told(records: Sequence[dict[str, Any]], *names: str) -> list[Any]:
 COURSE = ("iteration", "consumed_samples", "global_batch_size", "lm_loss", "grad_norm", "learning_rate")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ALL)
 def test_a_ramp_goes_on_bit_for_bit(program: Loop, tmp_path: Path, layout: str) -> None:
     """From a checkpoint in its middle, with an iteration left out before and one after."""
     skips = "--iterations-to-skip 2 6"
@@ -102,7 +102,7 @@ def test_a_skipped_iteration_moves_data_but_no_schedule(program: Loop, tmp_path:
     assert [scalars[name] for name in names] == [6, 24, 16, 2, 4]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ALL)
 def test_a_signal_to_one_rank_stops_all(program: Loop, tmp_path: Path, layout: str) -> None:
     course = "--global-batch-size 4 --train-iters 6 --eval-iters 1"
     through = program(layout, course)
