@@ -110,14 +110,15 @@ class IndexedWriter:
             file.flush()
             os.fsync(file.fileno())
         Path(self._lengths.name).unlink()
-        folder = bin_path(self.prefix).parent
-        # An old index must not meet the new tokens, not even for a moment.
-        idx_path(self.prefix).unlink(missing_ok=True)
-        _fsync_folder(folder)
-        os.replace(self._bin.name, bin_path(self.prefix))
-        _fsync_folder(folder)
-        os.replace(self._idx.name, idx_path(self.prefix))
-        _fsync_folder(folder)
+        old, new = (bin_path(self.prefix), idx_path(self.prefix)), (self._bin.name, self._idx.name)
+        replaces = any(path.exists() for path in old)
+        # An old file must not meet a new one, not even for a moment, nor after a power cut.
+        old[1].unlink(missing_ok=True)
+        for path, final in zip(new, old, strict=True):
+            if replaces:
+                _fsync_folder(final.parent)
+            os.replace(path, final)
+        _fsync_folder(old[1].parent)
 
     def _write_index(self) -> None:
         self._lengths.flush()

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import struct
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from megalite.data import indexed_writer
 from megalite.data.indexed import IndexedCorpus, bin_path, idx_path, token_dtype
 from megalite.data.indexed_writer import IndexedWriter
 
@@ -77,6 +79,26 @@ def test_an_error_leaves_the_old_pair_alone(tmp_path):
         raise RuntimeError
     assert IndexedCorpus(tmp_path / "x")[0].tolist() == [1, 2, 3]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.bin", "x.idx"]
+
+
+@pytest.mark.parametrize(
+    ("old", "expected"),
+    [
+        ([], "bin idx folder"),
+        ([".bin"], "folder bin folder idx folder"),
+        ([".bin", ".idx"], "folder bin folder idx folder"),
+    ],
+)
+def test_no_file_of_an_old_pair_ever_meets_one_of_the_new(tmp_path, old, expected, monkeypatch):
+    """What is renamed reaches the disk in this order; where there was nothing, half a pair is told by itself."""
+    for ending in old:
+        (tmp_path / f"x{ending}").write_bytes(b"old")
+    done, replace = [], os.replace
+    monkeypatch.setattr(indexed_writer, "_fsync_folder", lambda folder: done.append("folder"))
+    monkeypatch.setattr(os, "replace", lambda old, new: (done.append(new.suffix[1:]), replace(old, new)))
+    with IndexedWriter(tmp_path / "x", np.dtype("uint16")) as writer:
+        writer.add_document([1, 2])
+    assert " ".join(done) == expected and IndexedCorpus(tmp_path / "x")[0].tolist() == [1, 2]
 
 
 def test_leftovers_of_a_killed_writer_are_not_used(tmp_path):
