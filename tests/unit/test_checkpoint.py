@@ -319,33 +319,6 @@ def test_cut_off_anywhere_leaves_a_whole_checkpoint(
     raise AssertionError("a save has more than 50 steps")
 
 
-def test_order_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files before folders, the index last of the files, the name after all of them, the tracker after the name."""
-    events: list[tuple[str, str]] = []
-    fsync, rename, replace = os.fsync, os.rename, os.replace
-
-    def path_of(handle: int) -> str:
-        return str(Path(os.readlink(f"/proc/self/fd/{handle}")).relative_to(tmp_path))
-
-    monkeypatch.setattr(os, "fsync", lambda handle: (events.append(("fsync", path_of(handle))), fsync(handle)))
-    monkeypatch.setattr(os, "rename", lambda a, b: (events.append(("rename", b.name)), rename(a, b)))
-    monkeypatch.setattr(os, "replace", lambda a, b: (events.append(("replace", b.name)), replace(a, b)))
-    saved(tmp_path)
-    at = ".iter_0000003.saving"
-    assert events == [
-        ("fsync", f"{at}/model-00000.safetensors"),
-        ("fsync", f"{at}/optimizer-00000.safetensors"),
-        ("fsync", f"{at}/config.toml"),
-        ("fsync", f"{at}/index.json"),
-        ("fsync", at),
-        ("rename", "iter_0000003"),
-        ("fsync", "."),
-        ("fsync", f".{TRACKER}.saving"),
-        ("replace", TRACKER),
-        ("fsync", "."),
-    ]
-
-
 def test_a_failed_save_leaves_the_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = saved(tmp_path, 3)
 
