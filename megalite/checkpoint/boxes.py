@@ -1,9 +1,18 @@
 """Boxes of a global tensor: what two of them share, and what is left of one."""
 
-import math
-from collections.abc import Iterable
+from __future__ import annotations
 
-from megalite.shard import Box
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # Whoever reads a table of tensors need not have torch.
+    from megalite.shard import Box
+
+
+def whole(shape: Sequence[int]) -> Box:
+    """All of a tensor."""
+    return tuple((0, n) for n in shape)
 
 
 def volume(box: Box) -> int:

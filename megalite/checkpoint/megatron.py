@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 
+from megalite.checkpoint.foreign import Held, check_tensors
 from megalite.checkpoint.hf.tokenizer import tokenizer_files
 from megalite.checkpoint.megatron_args import read_args
 from megalite.checkpoint.megatron_rows import HEAD, WORD, megatron_rows
 from megalite.checkpoint.pickle_reader import Inert, Make, Name
 from megalite.checkpoint.place import RELEASE, TRACKER, folder_name
-from megalite.checkpoint.release import ExtraFiles, Held, Imported, check_tensors, write_release
+from megalite.checkpoint.release import ExtraFiles, Imported, write_release
 from megalite.checkpoint.torch_file import StoredTensor, read_torch_file, stand_in
 
 _FILE = "model_optim_rng.pt"
@@ -83,7 +84,7 @@ def import_megatron(
     tp = first.args["tensor_model_parallel_size"]
     held = _whole_names(ranks, tp=tp, pp=first.args["pipeline_model_parallel_size"], layers=model["num_layers"])
     rows = list(megatron_rows(model, tp=tp, padded=first.args["padded_vocab_size"]))
-    of_rank_0 = [row.theirs[0].removeprefix("0/") for row in rows if len(row.theirs) == 1]
+    of_rank_0 = [row.parts[0].name.removeprefix("0/") for row in rows if len(row.parts) == 1]
     copies = {f"{t}/{name}": f"0/{name}" for name in of_rank_0 for t in range(1, tp)}
     if not model["untie_embeddings_and_output_weights"]:  # the last of several stages holds a copy
         copies |= {f"{t}/{HEAD}": f"{t}/{WORD}" for t in range(tp)}

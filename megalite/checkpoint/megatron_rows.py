@@ -3,14 +3,14 @@
 Legend: g query groups, q queries per group, hn head dim, h hidden size, f MLP width, v vocabulary
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 
 import torch
-from torch import Tensor
 
+from megalite.checkpoint.boxes import volume
 from megalite.checkpoint.hf.family import Settings
-from megalite.checkpoint.hf.rows import Row, same
+from megalite.checkpoint.hf.rows import Row, Seen, reshaped, same
 
 WORD, HEAD = "embedding.word_embeddings.weight", "output_layer.weight"
 
@@ -22,31 +22,32 @@ def replicated(ours: str, theirs: str, shape: tuple[int, ...]) -> Row:
 
 def sharded(ours: str, theirs: str, shape: tuple[int, ...], *, dim: int, matrix: bool, tp: int) -> Row:
     """A tensor of which each rank holds a range of our dimension `dim`, stored as inputs beside outputs, or flat."""
-    of_rank = [n // tp if d == dim else n for d, n in enumerate(shape)]
+    of_rank = shape[dim] // tp
 
-    def join(parts: Sequence[Tensor]) -> Tensor:
-        return torch.cat([part.reshape(of_rank) for part in parts], dim)
+    def part(t: int) -> Seen:
+        box = tuple((t * of_rank, (t + 1) * of_rank) if d == dim else (0, n) for d, n in enumerate(shape))
+        inputs = box[-1][1] - box[-1][0]
+        stored = (volume(box) // inputs, inputs) if matrix else (volume(box),)
+        return reshaped(f"{t}/{theirs}", stored, box)
 
-    def split(tensor: Tensor) -> Sequence[Tensor]:
-        parts = tensor.chunk(tp, dim)
-        return [part.reshape(-1, part.shape[-1]) if matrix else part.reshape(-1) for part in parts]
-
-    return Row(ours=ours, shape=shape, theirs=tuple(f"{t}/{theirs}" for t in range(tp)), join=join, split=split)
+    return Row(ours=ours, shape=shape, parts=tuple(map(part, range(tp))))
 
 
 def by_token(ours: str, theirs: str, shape: tuple[int, int], *, padded: int, tp: int) -> Row:
     """A row for each token, and then rows of padding, of which each rank holds a range."""
+    (tokens, width), of_rank = shape, padded // tp
 
-    def split(tensor: Tensor) -> Sequence[Tensor]:
-        return torch.cat([tensor, tensor.new_zeros(padded - shape[0], shape[1])]).chunk(tp)
+    def part(t: int) -> Seen:
+        start, stop = (min(n * of_rank, tokens) for n in (t, t + 1))
+        return Seen(
+            name=f"{t}/{theirs}",
+            shape=(of_rank, width),
+            box=((start, stop), (0, width)),
+            view=lambda tensor: tensor[: stop - start],
+            back=lambda tensor: torch.cat([tensor, tensor.new_zeros(of_rank - len(tensor), width)]),
+        )
 
-    return Row(
-        ours=ours,
-        shape=shape,
-        theirs=tuple(f"{t}/{theirs}" for t in range(tp)),
-        join=lambda parts: torch.cat(list(parts))[: shape[0]],
-        split=split,
-    )
+    return Row(ours=ours, shape=shape, parts=tuple(map(part, range(tp))))
 
 
 def megatron_rows(model: Settings, *, tp: int, padded: int) -> Iterator[Row]:

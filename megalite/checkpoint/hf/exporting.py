@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megalite.checkpoint.boxes import slices, whole
 from megalite.checkpoint.disk import begin_folder, publish_folder, write_file
 from megalite.checkpoint.format import DTYPES, Index, is_optimizer, read_index
 from megalite.checkpoint.hf.families import family_for
@@ -125,9 +126,7 @@ def _share_out(index: Index, rows: Sequence[Row], dtype: torch.dtype | None, max
 
     def slots(row: Row) -> list[Entry]:
         kind = dtype or DTYPES[index.tensors[row.ours].dtype]
-        return [
-            Entry(key=key, dtype=kind, shape=shape) for key, shape in zip(row.theirs, row.their_shapes, strict=True)
-        ]
+        return [Entry(key=part.name, dtype=kind, shape=part.shape) for part in row.parts]
 
     shares: list[list[tuple[Row, list[Entry]]]] = []
     filled = max_bytes
@@ -153,7 +152,9 @@ def _tensors(checkpoint: Path, index: Index, file: _File, dtype: torch.dtype | N
     """The tensors of a file, in its order."""
     for row in file.rows:
         tensor = read_tensor(checkpoint, row.ours, index)
-        yield from row.split(tensor if dtype is None else tensor.to(dtype))
+        for part in row.parts:
+            theirs = part.back(tensor[slices(part.box, whole(row.shape))])
+            yield theirs if dtype is None else theirs.to(dtype)
 
 
 def _write_configs(

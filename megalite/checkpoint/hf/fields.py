@@ -1,6 +1,8 @@
 """Reading settings so that each is used, or known to be harmless, or refused by name: none is dropped in silence."""
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 HARMLESS = frozenset({
@@ -59,3 +61,16 @@ class Fields:
         if self._problems:
             raise ValueError("\n".join([f"{what}:", *(f"  {problem}" for problem in self._problems)]))
         return rest
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file."""
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ValueError(f"there is no {path.name} in {path.parent}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} does not hold a JSON object")
+    return content

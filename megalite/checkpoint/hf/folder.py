@@ -1,6 +1,5 @@
 """A Hugging Face model folder as data: config.json and tensors by name, wherever its files of weights hold them."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from megalite.checkpoint.release import Held
+from megalite.checkpoint.foreign import Held
+from megalite.checkpoint.hf.fields import read_json
 from megalite.checkpoint.tensor_file import CODES
 from megalite.checkpoint.torch_file import StoredTensor, read_torch_file
 
@@ -96,16 +96,3 @@ def _of_pickle(file: Path) -> dict[str, Held]:
     return {
         name: Held(file=file, shape=value.shape, dtype=value.dtype, read=value.read) for name, value in content.items()
     }
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file."""
-    try:
-        content = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise ValueError(f"there is no {path.name} in {path.parent}") from None
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} does not hold a JSON object")
-    return content
