@@ -8,6 +8,8 @@ STAMP := $(VENV)/torch-choice
 TORCH ?= $(or $(shell cat $(STAMP) 2>/dev/null),torch==2.13.0)
 RUN := $(VENV)/bin/python
 SOURCES := megalite tests tools examples benchmarks pretrain_gpt.py setup.py
+# Two workers take whole files of tests: what starts processes and waits leaves a core to the other.
+SHARED := --numprocesses 2 --dist loadfile
 # One thread a process: the ranks of a test or of a demo share the cores.
 export OMP_NUM_THREADS ?= 1
 
@@ -29,7 +31,7 @@ $(STAMP): requirements.txt pyproject.toml setup.py
 	@echo '$(TORCH)' > $(STAMP)
 
 test: setup
-	$(RUN) -m pytest
+	$(RUN) -m pytest $(SHARED)
 
 demo: setup
 	$(RUN) examples/demo/demo.py
@@ -52,4 +54,4 @@ bench: setup
 	$(RUN) benchmarks/train_step.py
 
 soak: setup
-	$(RUN) -m pytest -m soak -p tests.proof --proof docs/proof/soak.md
+	$(RUN) -m pytest $(SHARED) -m soak -p tests.proof --proof docs/proof/soak.md

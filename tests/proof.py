@@ -96,5 +96,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     path = config.getoption("--proof")
-    if path is not None:
+    if path is not None and not hasattr(config, "workerinput"):  # one table, of what all of pytest-xdist's workers ran
         config.pluginmanager.register(Proof(path.absolute()))

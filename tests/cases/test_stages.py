@@ -10,6 +10,7 @@ from megalite.checkpoint.load import read_tensor
 from megalite.checkpoint.place import find
 from tests.cases.fixtures import WHOLE, Materials, same
 from tests.cases.harness import Outcome, Program
+from tests.parallel.harness import soak
 
 TIED = {"tie_word_embeddings": True}
 WORD = "embedding.word.weight"
@@ -23,6 +24,7 @@ BESIDE = {
     "tp2-pp2": "",
     "pp2": "--pipeline-schedule zb-v",
 }
+SHOWN = ("pp2-dp2", "pp2-dp2, sharded and overlapped", "pp2")
 
 
 def parameters(outcome: Outcome) -> str:
@@ -32,7 +34,7 @@ def parameters(outcome: Outcome) -> str:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", pytest.param("adam", marks=pytest.mark.soak)])
-@pytest.mark.parametrize("beside", BESIDE)
+@pytest.mark.parametrize("beside", [name if name in SHOWN else soak(name) for name in BESIDE])
 def test_tied_embeddings_stay_one(
     program: Program, materials: Materials, tmp_path: Path, beside: str, optimizer: str
 ) -> None:

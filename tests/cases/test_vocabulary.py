@@ -9,12 +9,15 @@ from safetensors.torch import load_file
 
 from tests.cases.fixtures import BATCH, WHOLE, Materials, same
 from tests.cases.harness import Program
+from tests.parallel.harness import soak
 from tools import convert_checkpoint
 
 ENTRIES = 321
 LAYOUTS = ("one", "tp2", "tp4")
 MULTIPLES = (1, 128)
 RUNS = list(product(LAYOUTS, MULTIPLES))
+WIDE = ("tp4", 1)
+NARROW = [run for run in RUNS if run != WIDE]
 SIZES = {"vocab_size": ENTRIES}
 
 
@@ -37,14 +40,14 @@ def first_batch(materials: Materials) -> list[list[int]]:
     return materials.samples(materials.corpus(ENTRIES), 20 * BATCH)[:BATCH]
 
 
-@pytest.mark.parametrize(("layout", "multiple"), RUNS)
+@pytest.mark.parametrize(("layout", "multiple"), [*NARROW, soak(*WIDE)])
 def test_padding_takes_no_part(saved, materials: Materials, layout: str, multiple: int) -> None:
     found, _ = saved(layout, multiple)
     same(found, saved("one", 1)[0])
     assert found.losses[0] == pytest.approx(materials.oracle(**SIZES).mean(first_batch(materials)), rel=1e-4)
 
 
-@pytest.mark.parametrize(("layout", "multiple"), RUNS)
+@pytest.mark.parametrize(("layout", "multiple"), [*NARROW, soak(*WIDE)])
 def test_with_a_zero_head_all_entries_are_alike(
     program: Program, materials: Materials, layout: str, multiple: int
 ) -> None:
@@ -62,7 +65,7 @@ def goes_on(program: Program, materials: Materials, saved, there: tuple[str, int
     same(found, reference, iterations=2)
 
 
-@pytest.mark.parametrize(("there", "here"), list(zip(RUNS, RUNS[-1:] + RUNS[:-1], strict=True)))
+@pytest.mark.parametrize(("there", "here"), list(zip(NARROW, NARROW[-1:] + NARROW[:-1], strict=True)))
 def test_a_checkpoint_loads_in_the_next(program, materials, saved, there, here) -> None:
     goes_on(program, materials, saved, there, here)
 
@@ -73,7 +76,7 @@ def test_any_checkpoint_loads_in_any_other(program, materials, saved, there, her
     goes_on(program, materials, saved, there, here)
 
 
-@pytest.mark.parametrize(("layout", "multiple"), RUNS)
+@pytest.mark.parametrize(("layout", "multiple"), [*NARROW, soak(*WIDE)])
 def test_an_export_has_no_padding(saved, tmp_path: Path, layout: str, multiple: int) -> None:
     _, folder = saved(layout, multiple)
     assert convert_checkpoint.main(f"--from megalite --to hf --load {folder} --save {tmp_path}/hf".split()) == 0

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.house.rules import ROOT
 
 CASES = """
@@ -18,10 +20,11 @@ def test_skipped():
 """
 
 
-def test_a_run_leaves_a_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["alone", "workers"])
+def test_a_run_leaves_a_table(tmp_path: Path, workers: list[str]) -> None:
     (tmp_path / "test_cases.py").write_text(CASES)
     proof = tmp_path / "made" / "soak.md"
-    command = [sys.executable, "-m", "pytest", str(tmp_path), "-p", "tests.proof", "--proof", str(proof)]
+    command = [sys.executable, "-m", "pytest", str(tmp_path), "-p", "tests.proof", "--proof", str(proof), *workers]
     run = subprocess.run([*command, "--rootdir", str(tmp_path), "-c", "/dev/null"], cwd=ROOT, capture_output=True)
     assert run.returncode == 1, run.stdout + run.stderr
     said = proof.read_text()
