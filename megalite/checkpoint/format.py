@@ -81,7 +81,7 @@ def read_index(directory: Path) -> Index:
         unlisted = {p.file for t in index.tensors.values() for p in t.pieces} - set(index.files)
         if unlisted:
             raise ValueError(f"it places tensors in files that it does not list: {sorted(unlisted)}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged or is not a megalite index: {error}") from error
     return index
 

@@ -1,19 +1,19 @@
 """Loading: whatever cut the tensors have in the files, each shard takes the boxes that it shares with them.
 
-Files are mapped, not read whole: a rank needs the memory of its own shards and no more.
+Files are read in part, into the shards themselves: a rank needs the memory of its shards and little more.
 """
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from megalite.checkpoint.boxes import describe, intersect, slices, uncovered
 from megalite.checkpoint.format import DTYPES, Index, Piece, TensorRecord, is_optimizer, read_index
 from megalite.checkpoint.on_all_ranks import on_all_ranks
-from megalite.checkpoint.tensor_file import hash_file
+from megalite.checkpoint.tensor_file import Entry, hash_file
+from megalite.checkpoint.tensor_reader import TensorReader
 from megalite.mesh import Group
 from megalite.shard import Box, Shard
 
@@ -123,17 +123,15 @@ def _fill(directory: Path, index: Index, shards: Iterable[Shard]) -> None:
             by_file.setdefault(piece.file, []).append((shard, piece, box))
     for file, copies in sorted(by_file.items()):
         try:
-            with safe_open(directory / file, framework="pt") as source, torch.no_grad():
+            with TensorReader(directory / file) as source:
                 for shard, piece, box in copies:
-                    # A view of the mapped file: only the pages that the copy touches are read.
-                    stored = source.get_tensor(piece.key)
-                    _check_stored(stored, piece, index.tensors[shard.name].dtype)
-                    shard.tensor[slices(box, shard.box)].copy_(stored[slices(box, piece.box)])
-        except SafetensorError as error:
+                    _check_stored(source.entry(piece.key), piece, index.tensors[shard.name].dtype)
+                    source.read(piece.key, slices(box, piece.box), shard.tensor[slices(box, shard.box)])
+        except ValueError as error:
             raise ValueError(f"{directory / file} is not what the index says: {error}") from error
 
 
-def _check_stored(stored: Tensor, piece: Piece, dtype: str) -> None:
+def _check_stored(stored: Entry, piece: Piece, dtype: str) -> None:
     shape = tuple(stop - start for start, stop in piece.box)
     if stored.shape != shape or str(stored.dtype) != f"torch.{dtype}":
         raise ValueError(

@@ -223,6 +223,7 @@ DAMAGE: list[tuple[str, Callable[[Path], object], str, bool]] = [
     # what, how, what the error says, whether only `verify` sees it
     ("no index", lambda d: (d / INDEX).unlink(), "not a complete checkpoint", False),
     ("cut index", lambda d: (d / INDEX).write_text((d / INDEX).read_text()[:99]), "index.json is damaged", False),
+    ("nested index", lambda d: (d / INDEX).write_text("[" * 100_000), "index.json is damaged", False),
     ("other format", lambda d: _rewrite_index(d, lambda c: c.update(format=9)), "its format is 9", False),
     ("leads outside", lambda d: _rewrite_index(d, _lead_outside), "leads out of the folder", False),
     ("no file", lambda d: (d / MODEL).unlink(), f"missing file: {MODEL}", False),
