@@ -4,7 +4,9 @@ import sys
 import time
 import traceback
 
+from megalite.checkpoint.stated import stated_model
 from megalite.config.cli import parse
+from megalite.config.from_checkpoint import with_model_of_checkpoint
 from megalite.config.show import differences, help_text, to_toml
 from megalite.environment import fail, launch
 from megalite.plan.summary import summary
@@ -15,7 +17,7 @@ PROGRAM = "pretrain_gpt.py"
 
 def main() -> int:
     """Parse and check the settings, then train. The exit status is 2 where the settings are wrong."""
-    here, parsed = launch(), parse(sys.argv[1:])
+    here, parsed = launch(), with_model_of_checkpoint(parse(sys.argv[1:]), stated_model)
     first = here.rank == 0
     if "--help" in parsed.actions:
         return _tell(first, help_text(PROGRAM))

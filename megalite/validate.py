@@ -77,6 +77,10 @@ def notices(config: Config, world_size: int) -> list[str]:
         "--finetune and --no-load-optim have no effect without --load.": (
             (config.checkpoint.finetune or config.checkpoint.no_load_optim) and not config.checkpoint.load
         ),
+        "--verify-integrity has no effect without --load or --pretrained-checkpoint.": bool(
+            config.checkpoint.verify_integrity
+            and not (config.checkpoint.load or config.checkpoint.pretrained_checkpoint)
+        ),
     }
     return [text for text, applies in said.items() if applies]
 

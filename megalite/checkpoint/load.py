@@ -3,7 +3,7 @@
 Files are read in part, into the shards themselves: a rank needs the memory of its shards and little more.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -20,34 +20,52 @@ from megalite.shard import Box, Shard
 _SHOWN = 40  # problems of one kind in an error
 
 
-def load(directory: Path, shards: Sequence[Shard], world: Group, *, verify: bool = False) -> None:
-    """Fill every shard's tensor, in place and in its own dtype, from a checkpoint folder (see `format.find`).
+def load(
+    directory: Path, shards: Sequence[Shard], world: Group, *, verify: bool = False, index: Index | None = None
+) -> None:
+    """Fill every shard's tensor, in place and in its own dtype, from a checkpoint folder (see `place.find`).
 
-    Every rank calls this with its own shards, cut in any way. Raises ValueError on every rank, before anything is
-    filled, with all that does not fit: names that are missing; names that no rank asks for, in the families (model,
-    optimizer) of which something is asked; other shapes; boxes that no file holds. `verify` checks the hashes of all
-    files first, shared out among the ranks.
+    Every rank calls this with its own shards, cut in any way. Raises ValueError on every rank as `load_strictly` does,
+    and where boxes lie in no file. `verify` checks the hashes of all files first, shared out among the ranks. `index`
+    spares reading it again.
+    """
+    known = read_index(directory) if index is None else index
+
+    def check() -> list[str]:
+        damaged = check_hashes(directory, known, sorted(known.files)[world.rank :: world.size]) if verify else []
+        return [*_check(directory, known, shards), *damaged]
+
+    load_strictly(
+        directory, shards, world, held=known.tensors, check=check, fill=lambda: _fill(directory, known, shards)
+    )
+
+
+def load_strictly(
+    directory: Path,
+    shards: Sequence[Shard],
+    world: Group,
+    *,
+    held: Collection[str],
+    check: Callable[[], list[str]],
+    fill: Callable[[], None],
+) -> None:
+    """Fill the shards of all ranks if all that is `held`, by name, and all that is asked for fit each other.
+
+    Raises ValueError on every rank, before anything is filled, with what `check` says on any rank, `kind: detail`, and
+    with names that no rank asks for, in the families (model, optimizer) of which something is asked.
     """
 
     def failed(problem: str) -> ValueError:
         return ValueError(f"{directory} cannot be loaded.\n{problem}")
 
-    def check() -> tuple[set[str], list[str]]:
-        index = read_index(directory)
-        damaged = check_hashes(directory, index, sorted(index.files)[world.rank :: world.size]) if verify else []
-        return {shard.name for shard in shards}, [*_check(directory, index, shards), *damaged]
-
-    checked = on_all_ranks(check, world, failed)
-    index = read_index(directory)
+    checked = on_all_ranks(lambda: ({shard.name for shard in shards}, check()), world, failed)
     problems = [problem for _, of_rank in checked for problem in of_rank]
     wanted = set().union(*(names for names, _ in checked))
     families = {is_optimizer(name) for name in wanted}
-    problems += [
-        f"unexpected: {name}" for name in index.tensors if name not in wanted and is_optimizer(name) in families
-    ]
+    problems += [f"unexpected: {name}" for name in held if name not in wanted and is_optimizer(name) in families]
     if problems:
-        raise failed(_report(problems, no_optimizer=not any(map(is_optimizer, index.tensors))))
-    on_all_ranks(lambda: _fill(directory, index, shards), world, failed)
+        raise failed(_report(problems, no_optimizer=not any(map(is_optimizer, held))))
+    on_all_ranks(fill, world, failed)
 
 
 def _report(problems: Iterable[str], *, no_optimizer: bool) -> str:

@@ -57,6 +57,11 @@ def find(root: Path, step: int | None = None) -> Path:
     raise ValueError(f"{asked}, but {final} is not a complete checkpoint. {root} holds: {listing(root)}.")
 
 
+def is_model_folder(root: Path) -> bool:
+    """Whether `root` is a folder of Hugging Face rather than one of checkpoints."""
+    return (root / "config.json").is_file() and not any((root / name).is_file() for name in (INDEX, TRACKER))
+
+
 def listing(folder: Path) -> str:
     """The names in a folder, for an error."""
     if not folder.exists():

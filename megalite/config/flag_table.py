@@ -139,12 +139,10 @@ _DATA = (
 
 _CHECKPOINT = (
     (
-        "is not supported yet. Use --config with the config.toml of the checkpoint.",
-        "--use-checkpoint-args --use-mp-args-from-checkpoint-args",
+        "is not supported: any layout loads any checkpoint. Give the sizes of this run.",
+        "--use-mp-args-from-checkpoint-args",
     ),
-    ("is not supported yet. Use --load with --finetune.", "--pretrained-checkpoint"),
     ("is not supported: the folder that is saved in counts on. Use another --save.", "--override-ckpt-iteration"),
-    ("is not supported in training. Use tools/inspect_checkpoint.py --verify-integrity.", "--verify-integrity"),
     ("is not supported in training. Use tools/convert_checkpoint.py.", "--ckpt-convert-*"),
 )
 

@@ -263,7 +263,13 @@ class Checkpoint:
     save_retain_interval: int | None = option(at_least=1)
     """Keep the checkpoints of the multiples of so many iterations, besides those of --save-retain-last."""
     load: str | None = None
-    """Directory to continue from; where it holds no checkpoint, training starts anew."""
+    """Directory to continue from, or a folder of Hugging Face to start from; where it is that of --save and holds no
+    checkpoint yet, training starts anew."""
+    pretrained_checkpoint: str | None = None
+    """Checkpoints, or a folder of Hugging Face, to take the weights from and start at iteration 0 as long as --load is
+    unset or holds no checkpoint."""
+    use_checkpoint_args: bool = False
+    """Take the settings of the model from --load or --pretrained-checkpoint wherever they are not given."""
     finetune: bool = False
     """Take only the weights from --load and start at iteration 0."""
     no_load_optim: bool = False
@@ -277,7 +283,11 @@ class Checkpoint:
     ckpt_step: int | None = option(at_least=1)
     """Load this iteration instead of the latest."""
     exit_on_missing_checkpoint: bool = False
-    """Stop where --load holds no checkpoint."""
+    """Stop where --load holds no checkpoint, even if it is that of --save."""
+    verify_integrity: bool = False
+    """Before loading, check the hashes of all files."""
+    allow_other_data: bool = False
+    """Go on from --load with other data than the checkpoint's, or in another order: some come again, or never."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,14 @@ from megalite.data.usage import Usage
 class BlendedDataset:
     """Samples of several data sets in one order: `dataset[i]` is int64 [seq_length + 1]."""
 
-    def __init__(self, datasets: Sequence[GPTDataset], dataset_index: np.ndarray, sample_index: np.ndarray) -> None:
-        self.datasets = datasets
+    def __init__(
+        self,
+        datasets: Sequence[GPTDataset],
+        weights: Sequence[float],
+        dataset_index: np.ndarray,
+        sample_index: np.ndarray,
+    ) -> None:
+        self.datasets, self.weights = datasets, weights
         self.dataset_index, self.dataset_sample_index = dataset_index, sample_index
         """Whose sample comes at each place [n], and its number there [n]."""
 
@@ -150,5 +156,5 @@ def blend(
     parts = ", ".join(f"{count} of {member.corpus.prefix}" for count, member in zip(taken, members, strict=True))
     remarks.append(f"{part}: a blend of {sum(taken)} samples: {parts}")
     usage = [member.usage(part, count, request) for member, count in zip(members, taken, strict=True)]
-    blended = BlendedDataset(datasets, arrays["dataset_index"], arrays["dataset_sample_index"])
+    blended = BlendedDataset(datasets, weights, arrays["dataset_index"], arrays["dataset_sample_index"])
     return blended, usage, [line for line in remarks if line]

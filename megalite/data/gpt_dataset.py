@@ -99,6 +99,7 @@ class GPTDataset:
             )
         self._probe_vocabulary(sequences)
         plan = plan_samples(self.tokens, num_samples, seq_length)
+        self.sequences, self.seq_length, self.seed, self.plan = sequences, seq_length, seed, plan
         rows = plan.epochs * len(sequences)
         wide = np.dtype(np.int64 if rows > np.iinfo(np.int32).max else np.int32)
         order = np.dtype(np.int64 if plan.samples >= np.iinfo(np.uint32).max - 1 else np.uint32)

@@ -1,9 +1,10 @@
 """Training, validation and test data: the parts of one blend, cut by --split, or a blend for each of them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,8 @@ class Datasets:
     """What an end of document inside a sample does; None: nothing."""
     usage: tuple[Usage, ...] = ()
     """What is taken of each corpus."""
+    order: Mapping[str, Any] = field(default_factory=dict)
+    """What the order of the training samples follows from: see `data.order`."""
     notes: tuple[str, ...]
     """Lines for the log: documents and tokens of each part, what is left out."""
 

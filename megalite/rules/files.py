@@ -114,6 +114,10 @@ def _checkpoint(job: Job) -> Iterator[str]:
         yield f"--ckpt-step {kept.ckpt_step} needs --load."
     if not kept.load and kept.exit_on_missing_checkpoint:
         yield "--exit-on-missing-checkpoint needs --load."
+    if kept.use_checkpoint_args and not (kept.load or kept.pretrained_checkpoint):
+        yield "--use-checkpoint-args needs --load or --pretrained-checkpoint."
+    if kept.allow_other_data and not kept.load:
+        yield "--allow-other-data needs --load."
 
 
 _DATA = "--data-path --data-args-path --train-data-path --valid-data-path --test-data-path --per-split-data-args-path"
@@ -130,6 +134,10 @@ FILES_RULES: Rules = (
         "--save-interval --save-retain-interval --async-save --optimizer-cpu-offload --optimizer-offload-device",
         _saving,
     ),
-    ("--save --save-interval --load --ckpt-step --exit-on-missing-checkpoint", _checkpoint),
+    (
+        "--save --save-interval --load --ckpt-step --exit-on-missing-checkpoint --use-checkpoint-args "
+        "--pretrained-checkpoint --allow-other-data",
+        _checkpoint,
+    ),
 )
 """Each rule with the flags that it reads."""

@@ -8,9 +8,11 @@ from megalite.config.derive import Derived
 from megalite.config.schema import Config, Data
 from megalite.config.split import DEFAULT_SPLIT
 from megalite.data.batch import DocumentEnds, ReadAhead
-from megalite.data.blend import Request
+from megalite.data.blend import BlendedDataset, Request
 from megalite.data.cyclic import Cyclic
 from megalite.data.fill_in_the_middle import FillInTheMiddle, Middle, special_id
+from megalite.data.gpt_dataset import GPTDataset
+from megalite.data.order import describe_order
 from megalite.data.splits import Datasets, build_datasets, build_datasets_of_parts, build_mock_datasets
 from megalite.data.tokenizer_base import Tokenizer
 from megalite.data.usage import check_epochs
@@ -23,6 +25,8 @@ def datasets(config: Config, derived: Derived, tokenizer: Tokenizer, *, keep: bo
     """
     data = config.data
     found = _built(config, derived, tokenizer, keep)
+    if isinstance(found.train, GPTDataset | BlendedDataset):
+        found = replace(found, order={**describe_order(found.train), "dataloader_type": data.dataloader_type})
     if data.dataloader_type == "cyclic" and found.train is not None:
         rounds = derived.train_samples / len(found.train)
         usage = (replace(u, samples=round(rounds * u.samples)) if u.part == "train" else u for u in found.usage)

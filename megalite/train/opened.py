@@ -6,13 +6,12 @@ from pathlib import Path
 
 import torch
 
-from megalite.checkpoint.format import read_index
-from megalite.checkpoint.load import load
-from megalite.checkpoint.place import find
+from megalite.checkpoint.source import find_source, open_source
 from megalite.config.memory import Memory
 from megalite.config.parallel import Parallel
 from megalite.config.schema import Config
 from megalite.config.size import model_size
+from megalite.config.stored_model import stored_model
 from megalite.data.tokenizer import rebuild_tokenizer
 from megalite.data.tokenizer_base import Tokenizer
 from megalite.mesh import ParallelMesh
@@ -24,7 +23,6 @@ from megalite.schedule.partition import partition
 from megalite.schedule.schedules import forward_only
 from megalite.shard import Shard, parameters_by_stage
 from megalite.train.build import build_mail
-from megalite.train.resume import described_model
 from megalite.train.stages import build_stages
 from megalite.validate import check
 
@@ -39,16 +37,16 @@ class Opened:
 
 
 def open_checkpoint(root: Path, *, mesh: ParallelMesh, step: int | None = None) -> Opened:
-    """Build the model that a checkpoint describes, in the mesh's layout, and load its weights."""
-    directory = find(root, step)
-    scalars = read_index(directory).scalars
-    model, vocab_size, tokenizer = described_model(scalars), scalars["vocab_size"], scalars.get("tokenizer")
+    """Build the model of a checkpoint or of a Hugging Face folder, in the mesh's layout, and load its weights."""
+    source = open_source(find_source(root, step))
+    scalars = source.scalars
+    model, vocab_size, tokenizer = stored_model(scalars["model"]), scalars["vocab_size"], scalars.get("tokenizer")
     parallel = Parallel(tensor_model_parallel_size=mesh.tp.size, pipeline_model_parallel_size=mesh.pp.size)
     problems = check(Config(model=model, parallel=parallel), mesh.world.size)
     sizes = {"--tensor-model-parallel-size", "--pipeline-model-parallel-size"}
     refused = [problem.text for problem in problems if sizes.intersection(problem.flags)]
     if refused:
-        raise ValueError(f"{directory} cannot be opened by {mesh.world.size} ranks. " + " ".join(refused))
+        raise ValueError(f"{source.directory} cannot be opened by {mesh.world.size} ranks. " + " ".join(refused))
     placed = range(mesh.pp.size)
     chunks = build_stages(
         model,
@@ -61,12 +59,12 @@ def open_checkpoint(root: Path, *, mesh: ParallelMesh, step: int | None = None) 
         dtype=torch.float32,
     )
     parameters = [entry for entries in parameters_by_stage(chunks).values() for entry in entries]
-    load(directory, [Shard.of(name, spec, p.data) for name, p, spec in parameters], mesh.world)
+    source.load([Shard.of(name, spec, p.data) for name, p, spec in parameters], mesh.world)
     mail = build_mail(placed, mesh, sequence_parallel=False)
     return Opened(
         model=inference(chunks, mail, vocab_size=vocab_size, dtype=torch.float32),
         max_positions=model_size(model, vocab_size=vocab_size).max_position_embeddings,
-        tokenizer=rebuild_tokenizer(tokenizer, directory / "tokenizer") if tokenizer else None,
+        tokenizer=rebuild_tokenizer(tokenizer, source.tokenizer) if tokenizer else None,
     )
 
 

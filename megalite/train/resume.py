@@ -1,29 +1,22 @@
 """How a run goes on from what it kept of itself."""
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from megalite.checkpoint.format import Index, read_index
-from megalite.checkpoint.load import load
 from megalite.checkpoint.on_all_ranks import on_all_ranks
-from megalite.checkpoint.place import CheckpointMissing, find
+from megalite.checkpoint.place import CheckpointMissing
+from megalite.checkpoint.source import Source, find_source, open_source
 from megalite.config.model import Model
 from megalite.config.schema import Checkpoint, Config
-from megalite.config.size import model_size
+from megalite.config.stored_model import differences, stored_model
+from megalite.data.order import order_differences
 from megalite.mesh import Group
 from megalite.optimizer import lr_state
 from megalite.optimizer.optimizer import MAIN
 from megalite.shard import Shard
 from megalite.train.build import Engine
-
-MAY_CHANGE = {
-    *("seq_length", "make_vocab_size_divisible_by", "hidden_dropout", "attention_dropout", "fp32_residual_connection"),
-    *("init_method_std", "embedding_init_method_std", "init_method_xavier_uniform", "apply_query_key_layer_scaling"),
-    # What these say, the model's size says too, in one way instead of several.
-    *("group_query_attention", "add_bias_linear", "add_qkv_bias"),
-}
-"""Settings of the model that may differ between a checkpoint and the run that loads it: its weights mean the same."""
 
 
 @dataclass(kw_only=True)
@@ -37,6 +30,8 @@ class Progress:
     """Samples that updates were made with: the place in the schedules, which stand still where an update is skipped."""
     skipped: int = 0
     """Iterations without an update."""
+    order: Mapping[str, Any] = field(default_factory=dict)
+    """What the order of the samples follows from, of which `consumed_samples` are passed."""
 
     def count(self, samples: int, *, skipped: bool) -> None:
         """Take note of one iteration."""
@@ -56,58 +51,96 @@ class Resumed:
     """A line for the log."""
 
 
-def described_model(scalars: dict[str, Any]) -> Model:
-    """The settings of the model that a checkpoint describes."""
-    facts = scalars["model"]
-    known = {member.name: facts[member.name] for member in fields(Model) if member.name in facts}
-    return Model(**{"seq_length": facts["max_position_embeddings"], **known})
-
-
 def load_checkpoint(engine: Engine, config: Config, vocab_size: int) -> Resumed:
-    """Take up what --load names.
+    """Take up what --load or --pretrained-checkpoint names.
 
-    Raises ValueError on every rank where the checkpoint does not fit the run.
+    Raises ValueError on every rank where it does not fit the run.
     """
     settings, world = config.checkpoint, engine.mesh.world
-    if settings.load is None:
-        return Resumed(engine=engine)
-    directory, missing = _find(Path(settings.load), settings.ckpt_step, world)
+    directory, weights_alone, note = _choose(settings, world)
     if directory is None:
-        if settings.exit_on_missing_checkpoint or settings.ckpt_step is not None:
-            raise ValueError(missing)
-        return Resumed(engine=engine, note=f"--load: {missing} Training starts anew.")
-    index = read_index(directory)
-    scalars = index.scalars
-    _check_model(directory, scalars, config.model, vocab_size)
-    goes_on = not settings.finetune and "consumed_train_samples" in scalars
+        return Resumed(engine=engine, note=note)
+    source = open_source(directory, verify=settings.verify_integrity)
+    scalars = source.scalars
+    _check_model(source, config.model, vocab_size)
+    goes_on = not weights_alone and "consumed_train_samples" in scalars
     notes = []
+    if settings.verify_integrity:
+        whole, unknown = "all files are as they were saved", "a folder of Hugging Face carries no hashes to check"
+        notes.append(f"--verify-integrity: {whole if source.has_hashes else unknown}")
     if goes_on and not config.train.skip_train:
         if config.train.train_iters is not None:
             _check_batches(engine, scalars, directory)
         engine, said = _with_schedules(engine, settings, scalars, directory)
         notes.append(said)
 
-    unwanted = settings.finetune or settings.no_load_optim or config.train.skip_train
-    weights_only = unwanted or "optimizer_step" not in scalars
-    if weights_only:
-        load(directory, list(engine.buffer.shards()), world)
+    unwanted = weights_alone or settings.no_load_optim or config.train.skip_train
+    without_state = unwanted or "optimizer_step" not in scalars
+    if without_state:
+        source.load(list(engine.buffer.shards()), world)
         engine.optimizer.reload_main()
     else:
-        load(directory, _all_shards(engine, index), world)
+        source.load(_all_shards(engine, source.names), world)
         engine.optimizer.resume(scalars["optimizer_step"])
         engine.loss_scale.load(scalars.get("loss_scale", {}))
     if not goes_on:
-        return Resumed(engine=engine, note=f"loaded the weights of {directory}")
+        return Resumed(engine=engine, note="\n".join([*filter(None, notes), f"loaded the weights of {directory}"]))
     consumed = scalars["consumed_train_samples"]
-    left_out = ", without the state of the optimizer" if weights_only else ""
+    left_out = ", without the state of the optimizer" if without_state else ""
     notes.append(f"loaded {directory}{left_out}; {consumed:,} samples were consumed")
     progress = Progress(
         iteration=scalars["iteration"],
         consumed_samples=consumed,
         schedule_samples=scalars.get("schedule_samples", consumed),
         skipped=scalars.get("skipped_iterations", 0),
+        order=scalars.get("data_order", {}),
     )
     return Resumed(engine=engine, progress=progress, note="\n".join(filter(None, notes)))
+
+
+def on_data(resumed: Resumed, order: Mapping[str, Any], *, allowed: bool) -> Resumed:
+    """Go on with training data of this order (see `data.order`).
+
+    Raises ValueError where it is not that of the samples already passed, unless this is allowed and then said.
+    """
+    progress = replace(resumed.progress, order=order)
+    differing = order_differences(order, resumed.progress.order) if progress.consumed_samples else []
+    note = resumed.note
+    if differing:
+        listed = "\n".join(f"  {line}" for line in differing)
+        passed = f"{progress.consumed_samples:,} samples were consumed"
+        if not allowed:
+            raise ValueError(
+                f"--load: {passed} in another order than that of the data here, so that samples would come again or "
+                f"never:\n{listed}\nRepeat the settings of the first run; or go on at this place of the new order by "
+                "--allow-other-data, or start at its beginning, with these weights, by --finetune."
+            )
+        note += f"\n--allow-other-data: {passed} in another order, and the next are those at this place here:\n{listed}"
+    return replace(resumed, progress=progress, note=note)
+
+
+def _choose(settings: Checkpoint, world: Group) -> tuple[Path | None, bool, str]:
+    """What is to be loaded, if anything; whether its weights alone; and a line where training starts anew.
+
+    Raises ValueError where nothing is there and the run was not told to start anew: by --save in the same place, where
+    the first of several starts finds nothing, or by --pretrained-checkpoint.
+    """
+    note = ""
+    if settings.load is not None:
+        directory, missing = _find("--load", settings.load, settings.ckpt_step, world)
+        if directory is not None:
+            return directory, settings.finetune, ""
+        begins = settings.save is not None and Path(settings.save).resolve() == Path(settings.load).resolve()
+        if settings.pretrained_checkpoint is None and (settings.exit_on_missing_checkpoint or not begins):
+            hint = "" if begins else " To start anew, leave --load out, or give --save the same folder."
+            raise ValueError(f"--load: {missing}{hint}")
+        note = f"--load: {missing} Training starts anew."
+    if settings.pretrained_checkpoint is not None:
+        directory, missing = _find("--pretrained-checkpoint", settings.pretrained_checkpoint, None, world)
+        if directory is None:
+            raise ValueError(f"--pretrained-checkpoint: {missing}")
+        return directory, True, ""
+    return None, False, note
 
 
 def _check_batches(engine: Engine, scalars: dict[str, Any], directory: Path) -> None:
@@ -142,12 +175,12 @@ def _with_schedules(
     )
 
 
-def _find(root: Path, step: int | None, world: Group) -> tuple[Path | None, str]:
-    """The checkpoint that all ranks see, or why there is none. ValueError where they see different ones."""
+def _find(flag: str, root: str, step: int | None, world: Group) -> tuple[Path | None, str]:
+    """The folder that all ranks see, or why there is none. ValueError where they see different ones."""
 
     def look() -> tuple[str, str]:
         try:
-            return str(find(root, step)), ""
+            return str(find_source(Path(root), step)), ""
         except CheckpointMissing as error:
             return "", str(error)
 
@@ -156,36 +189,30 @@ def _find(root: Path, step: int | None, world: Group) -> tuple[Path | None, str]
         views = "; ".join(
             f"rank {rank} sees {Path(name).name or 'no checkpoint'}" for rank, (name, _) in enumerate(seen)
         )
-        raise ValueError(f"--load {root} must be a folder that all ranks share, but {views}.")
+        raise ValueError(f"{flag} {root} must be a folder that all ranks share, but {views}.")
     found, missing = seen[world.rank]
     return Path(found) if found else None, missing
 
 
-def _all_shards(engine: Engine, index: Index) -> list[Shard]:
+def _all_shards(engine: Engine, names: Collection[str]) -> list[Shard]:
     """What to fill, from the most exact source there is: the run and the checkpoint may differ in precision."""
     weights, states = list(engine.buffer.shards()), list(engine.optimizer.shards())
-    main = {name.removeprefix(MAIN) for name in index.tensors if name.startswith(MAIN)}
+    main = {name.removeprefix(MAIN) for name in names if name.startswith(MAIN)}
     if engine.optimizer.has_copy:
         # A checkpoint without main params trained its params in full precision: they are the main params.
-        states = [replace(s, name=s.name.removeprefix(MAIN)) if s.name not in index.tensors else s for s in states]
+        states = [replace(s, name=s.name.removeprefix(MAIN)) if s.name not in names else s for s in states]
     elif main:
         weights = [replace(shard, name=MAIN + shard.name) for shard in weights]
     return weights + states
 
 
-def _check_model(directory: Path, scalars: dict[str, Any], model: Model, vocab_size: int) -> None:
+def _check_model(source: Source, model: Model, vocab_size: int) -> None:
     """Weights with another rotary base, say, fit every shape and mean nothing."""
-    theirs, ours = _function(described_model(scalars), scalars["vocab_size"]), _function(model, vocab_size)
-    differences = [f"  {name}: {ours[name]} here, {theirs[name]} there" for name in ours if ours[name] != theirs[name]]
-    if differences:
-        listed = "\n".join(differences)
-        raise ValueError(f"--load {directory} holds another model than the flags describe:\n{listed}")
-
-
-def _function(model: Model, vocab_size: int) -> dict[str, Any]:
-    """What weights mean: the settings that may not change from one run to the next."""
-    resolved = {**asdict(model), **asdict(model_size(model, vocab_size=vocab_size))}
-    free = (
-        MAY_CHANGE if model.position_embedding_type == "learned_absolute" else {*MAY_CHANGE, "max_position_embeddings"}
-    )
-    return {name: value for name, value in resolved.items() if name not in free}
+    there = stored_model(source.scalars["model"])
+    differing = differences(model, there, vocab_sizes=(vocab_size, source.scalars["vocab_size"]))
+    if differing:
+        listed = "\n".join(f"  {name}: {here} here, {there} there" for name, (here, there) in differing.items())
+        raise ValueError(
+            f"{source.directory} holds another model than the flags describe:\n{listed}\n"
+            "--use-checkpoint-args takes the settings of the model that are not given from there."
+        )

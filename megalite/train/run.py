@@ -38,7 +38,7 @@ from megalite.train.memory_report import MemoryReport
 from megalite.train.meter import Meter
 from megalite.train.recorder import Recorder
 from megalite.train.replicas import check_replicas
-from megalite.train.resume import Progress, load_checkpoint
+from megalite.train.resume import Progress, load_checkpoint, on_data
 from megalite.train.save import writer
 from megalite.train.stop import Stop
 
@@ -105,6 +105,7 @@ def prepare(
         report = MemoryReport(config, derived, engine, logger, vocab_size=tokenizer.vocab_size)
         engine = replace(engine, watch=report.watch)
     data = datasets(config, derived, tokenizer)
+    resumed = on_data(resumed, data.order, allowed=config.checkpoint.allow_other_data)
     size = f"{num_parameters(engine.buffer, mesh):,} parameters"
     swept = f"--save: cleared away what saves had left that were cut off: {', '.join(left)}" if left else ""
     said = [swept, *_said(config), *(home.note for home in engine.optimizer.homes)]

@@ -46,6 +46,7 @@ def state_of(engine: Engine, progress: Progress, config: Config, tokenizer: Toke
         "consumed_train_samples": progress.consumed_samples,
         "schedule_samples": progress.schedule_samples,
         "skipped_iterations": progress.skipped,
+        "data_order": progress.order,
         **({} if weights_only else {"optimizer_step": engine.optimizer.steps, "loss_scale": engine.loss_scale.state()}),
         "global_batch_size": engine.batch_schedule(progress.consumed_samples),
         **lr_state.describe(engine.schedules),

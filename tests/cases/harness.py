@@ -17,7 +17,9 @@ from unittest.mock import patch
 
 import pytest
 
+from megalite.checkpoint.stated import stated_model
 from megalite.config.cli import parse
+from megalite.config.from_checkpoint import with_model_of_checkpoint
 from megalite.environment import Launch
 from megalite.grid import Grid
 from megalite.mesh import ParallelMesh
@@ -89,7 +91,7 @@ class Outcome:
 
 def in_pool(mesh: ParallelMesh, argv: Sequence[str]) -> tuple[int, str]:
     """One rank of the program: exit status, and what it printed."""
-    out, parsed = io.StringIO(), parse(argv)
+    out, parsed = io.StringIO(), with_model_of_checkpoint(parse(argv), stated_model)
     problems = [*parsed.problems, *check(parsed.config, mesh.world.size)]
     if problems:
         return 2, "\n".join(map(str, problems))

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from megalite.checkpoint.stated import stated_model
 from megalite.config.cli import parse
 from megalite.config.derive import derive
+from megalite.config.from_checkpoint import with_model_of_checkpoint
 from megalite.config.options import options
 from megalite.config.schema import Config
 from megalite.config.size import model_size
@@ -256,7 +258,11 @@ EFFECTS: dict[str, Row] = {
     "--use-checkpoint-opt-param-scheduler": Row(given=f"{LOAD} --lr 2e-2"),
     "--override-opt-param-scheduler": Row(given=f"{LOAD} --lr 2e-2"),
     "--ckpt-step": Row(value="1", given=LOAD),
-    "--exit-on-missing-checkpoint": Row(given="--load nowhere"),
+    "--pretrained-checkpoint": Row(value="DATA/saved"),
+    "--use-checkpoint-args": Row(given=f"{LOAD} --num-layers 3"),
+    "--verify-integrity": Row(given=LOAD),
+    "--allow-other-data": Row(given=f"{LOAD} --data-path DATA/b"),
+    "--exit-on-missing-checkpoint": Row(given="--load saved --save saved --save-interval 3"),
     "--log-interval": Row(value="2"),
     "--log-jsonl": Row(value="log.jsonl"),
     "--tensorboard-dir": Row(value="board"),
@@ -295,7 +301,10 @@ def observe(tmp_path_factory) -> Callable[..., object]:
 
     @cache
     def observe(words: str, *, plan: bool) -> object:
-        config = parse(words.replace("DATA", str(data)).split()).config
+        parsed = with_model_of_checkpoint(parse(words.replace("DATA", str(data)).split()), stated_model)
+        config = parsed.config
+        if parsed.problems:
+            return [problem.text for problem in parsed.problems]
         if plan:
             return planned(config)
         with pytest.MonkeyPatch.context() as patch:

@@ -25,7 +25,6 @@ REVISIT = {
     "context_parallel_size": "--cp-comm-type",
     "num_distributed_optimizer_instances": "--num-distributed-optimizer-instances",
     "num_experts": "--moe-* --expert-model-parallel-size",
-    "use_checkpoint_args": "--use-mp-args-from-checkpoint-args",
     "multi_latent_attention": "--q-lora-rank --kv-lora-rank",
     "mtp_num_layers": "--mtp-*",
 }

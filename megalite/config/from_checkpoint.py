@@ -1,0 +1,67 @@
+"""--use-checkpoint-args: the settings of the model as the checkpoint has them, so that nobody repeats them."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from megalite.config.cli import Parsed
+from megalite.config.model import Model
+from megalite.config.options import options
+from megalite.config.problem import Problem
+from megalite.config.show import to_text
+from megalite.config.stored_model import differences, stored_model
+
+Reader = Callable[[str | None, int | None, str | None], tuple[Path, dict[str, Any]]]
+"""Of --load, --ckpt-step and --pretrained-checkpoint: what would be loaded, and the settings of its model."""
+FLAG = "--use-checkpoint-args"
+
+
+def with_model_of_checkpoint(parsed: Parsed, read: Reader) -> Parsed:
+    """What the user asked for, and of the model what the checkpoint says wherever the user does not.
+
+    A setting that was given comes before the checkpoint's, and that before the default. Where one that was given would
+    make another model of the weights, this is a problem that names it.
+    """
+    kept = parsed.config.checkpoint
+    if not kept.use_checkpoint_args or not (kept.load or kept.pretrained_checkpoint):
+        return parsed
+    try:
+        source, facts = read(kept.load, kept.ckpt_step, kept.pretrained_checkpoint)
+    except (ValueError, OSError) as error:
+        return _with_problem(parsed, f"{FLAG} finds no model. {error}")
+    names = {member.name for member in fields(Model)}
+    taken = {
+        name: value
+        for name, value in facts.items()
+        if name in names and name not in parsed.origins and value is not None
+    }
+    model = replace(parsed.config.model, **taken)
+    parsed = replace(
+        parsed,
+        config=replace(parsed.config, model=model),
+        origins={**parsed.origins, **dict.fromkeys(taken, str(source))},
+    )
+    contradiction = _contradiction(model, facts, parsed.origins, str(source))
+    if contradiction:
+        return _with_problem(parsed, contradiction)
+    said = f"{FLAG}: {len(taken)} settings of the model are those of {source}."
+    return replace(parsed, notices=[*parsed.notices, said])
+
+
+def _with_problem(parsed: Parsed, text: str) -> Parsed:
+    """What the model misses, or has wrong, is then said by this problem alone."""
+    flags = [option.flag for option in options() if option.section == "model"]
+    return replace(parsed, problems=[*parsed.problems, Problem(flags=(FLAG, *flags), text=text)])
+
+
+def _contradiction(model: Model, facts: dict[str, Any], origins: dict[str, str], source: str) -> str:
+    """What of the settings that were given does not fit the weights, in a sentence; nothing where all does."""
+    size = facts["vocab_size"]
+    try:
+        differing = differences(model, stored_model(facts), vocab_sizes=(size, size))
+    except (ZeroDivisionError, TypeError):  # a size of 0, say: validation names it
+        return ""
+    given = {name: pair for name, pair in differing.items() if origins.get(name, source) != source} or differing
+    listed = "; ".join(f"{name} is {to_text(here)}, not {to_text(there)}" for name, (here, there) in given.items())
+    return f"{FLAG}: the settings given contradict {source}: {listed}. Leave out what it says." if listed else ""
