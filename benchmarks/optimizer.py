@@ -126,13 +126,13 @@ Field = tuple[dict[str, Callable[[], object]], dict[str, list[torch.Tensor]]]
 def contestants(sizes: Sizes) -> Field:
     """The updates, by name, and the parameters that they work on: copies of one model's, with its gradients."""
     engine = engine_of(config_of(sizes, ALONE), vocab=sizes.vocab, rank=0, ranks=1)
-    engine.buffer.grads.normal_(generator=torch.Generator().manual_seed(0))
+    engine.buffer.grads.vector.normal_(generator=torch.Generator().manual_seed(0))
 
     def copies() -> list[nn.Parameter]:
         found = []
         for slot in engine.buffer.slots:
             found.append(nn.Parameter(slot.parameter.detach().clone()))
-            found[-1].grad = engine.buffer.grads[slot.range].view_as(found[-1]).clone()
+            found[-1].grad = engine.buffer.grads.vector[slot.range].view_as(found[-1]).clone()
         return found
 
     def groups(parameters: list[nn.Parameter]) -> list[dict[str, object]]:

@@ -80,7 +80,7 @@ def spilled(where: str, layers: int, folder: str, steps: int) -> Spilled:
     config = replace(config_of(sizes, ALONE), offload=away if where == "disk" else Offload())
     mesh = build_mesh(grid_of(ALONE, 1), rank=0, device=torch.device("cpu"), timeout=timedelta(minutes=5))
     engine = build(config, derive(config, 1), vocab_size=sizes.vocab, mesh=mesh, dtype=torch.bfloat16)
-    engine.buffer.grads.fill_(1e-3)
+    engine.buffer.grads.vector.fill_(1e-3)
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here: building held parameters twice
     seconds = []
     for _ in range(steps):

@@ -9,17 +9,21 @@ from torch import Tensor, nn
 
 
 class MainGrad:
-    """Where the gradient of one parameter is summed over the micro-batches of a step.
+    """Where the gradient of one parameter is summed over micro-batches, until `close`.
 
-    `view` has the parameter's shape and the dtype of main grads. The first write of a step overwrites, so that nothing
-    has to be zeroed; `on_write` is told of each write.
+    `place` gives memory of the parameter's shape and the dtype of main grads, the same until `close`. The first write
+    overwrites, so that nothing has to be zeroed; `on_write` is told of each write.
     """
 
-    __slots__ = ("fresh", "on_write", "view")
+    __slots__ = ("fresh", "on_write", "place")
 
-    def __init__(self, view: Tensor, on_write: Callable[[], None]) -> None:
-        self.view, self.on_write = view, on_write
+    def __init__(self, place: Callable[[], Tensor], on_write: Callable[[], None]) -> None:
+        self.place, self.on_write = place, on_write
         self.fresh = True
+
+    @property
+    def view(self) -> Tensor:
+        return self.place()
 
     def add(self, grad: Tensor) -> None:
         """Add a gradient of the parameter's shape."""
@@ -31,24 +35,26 @@ class MainGrad:
 
     def add_product(self, a: Tensor, b: Tensor) -> None:
         """Add the matrix product a @ b, inside the multiplication where the dtypes allow it."""
-        if a.dtype != self.view.dtype:
+        view = self.view
+        if a.dtype != view.dtype:
             self.add(a @ b)
             return
         if self.fresh:
-            torch.mm(a, b, out=self.view)
+            torch.mm(a, b, out=view)
         else:
-            self.view.addmm_(a, b)
+            view.addmm_(a, b)
         self._written()
 
     def add_rows(self, ids: Tensor, rows: Tensor) -> None:
         """Add to row `ids[i]` of the gradient the row `rows[i]`; ids [n] int64, rows [n, h]. Sums in main precision."""
+        view = self.view
         if self.fresh:
-            self.view.zero_()
-        self.view.index_add_(0, ids, rows.to(self.view.dtype))
+            view.zero_()
+        view.index_add_(0, ids, rows.to(view.dtype))
         self._written()
 
     def close(self) -> None:
-        """End the step's writes: a parameter that received none has gradient zero."""
+        """End the writes: a parameter that received none has gradient zero."""
         if self.fresh:
             self.view.zero_()
         self.fresh = True

@@ -23,10 +23,13 @@ class StateBytes:
         return self.params + self.main_params + self.main_grads + self.moments
 
 
-def state_bytes(parameters: int, *, param_bytes: int, moments: int | Fraction, shards: int = 1) -> StateBytes:
+def state_bytes(
+    parameters: int, *, param_bytes: int, moments: int | Fraction, shards: int = 1, grad_shards: int = 1
+) -> StateBytes:
     """Bytes for this many parameters on a rank: 16 each in fp32 with Adam, 18 in 16 bits with main parameters in fp32.
 
-    Where main parameters and moments are in `shards`, one on each data parallel rank, it is 8 + 8/d and 6 + 12/d.
+    Where main parameters and moments are in `shards`, one on each data parallel rank, it is 8 + 8/d and 6 + 12/d; where
+    main gradients are as well, 4 + 12/d and 2 + 16/d, beside the buckets that are summed (Rajbhandari et al. 2020).
     `param_bytes` is 2 for bf16 and fp16, 4 for fp32; `moments` is 2 for Adam, 1 for SGD with momentum, 0 for SGD
     without, and between 1 and 2 for Muon, which has one for the matrices of layers. Main gradients
     and moments have four bytes, or as many as the parameters if those have more.
@@ -35,7 +38,7 @@ def state_bytes(parameters: int, *, param_bytes: int, moments: int | Fraction, s
     return StateBytes(
         params=parameters * param_bytes,
         main_params=owned * main if param_bytes < main else 0,
-        main_grads=parameters * main,
+        main_grads=-(-parameters // grad_shards) * main,
         moments=round(owned * main * moments),
     )
 

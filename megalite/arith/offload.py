@@ -6,13 +6,13 @@ from megalite.arith.memory import StateBytes, state_bytes
 
 
 def offloaded(
-    parameters: int, share: float, *, param_bytes: int, moments: int | Fraction, shards: int = 1
+    parameters: int, share: float, *, param_bytes: int, moments: int | Fraction, shards: int = 1, grad_shards: int = 1
 ) -> tuple[StateBytes, StateBytes]:
     """What is on the device, and what is not.
 
     What is offloaded has main parameters of its own in any precision: with Adam 12 bytes a parameter.
     """
-    all_here = state_bytes(parameters, param_bytes=param_bytes, moments=moments, shards=shards)
+    all_here = state_bytes(parameters, param_bytes=param_bytes, moments=moments, shards=shards, grad_shards=grad_shards)
     owned, main = -(-parameters // shards), max(param_bytes, 4)
     away = round(share * owned)
     here = StateBytes(

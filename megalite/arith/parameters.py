@@ -1,5 +1,6 @@
-"""How many parameters a model has, in all and on one tensor parallel rank."""
+"""Which parameters a model has, and how many, in all and on one tensor parallel rank."""
 
+import math
 from dataclasses import dataclass
 
 from megalite.arith.part import Part, whole
@@ -67,3 +68,67 @@ def _norm(size: ModelSize) -> int:
 def _vocabularies(size: ModelSize, part: Part) -> int:
     both = part.embedding + part.loss
     return min(both, 1) if size.tied_embeddings else both
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weight:
+    """One tensor of parameters."""
+
+    name: str
+    """As in a checkpoint, but without the number of the layer: `layers.mlp.fc1.weight`."""
+    shape: tuple[int, ...]
+    """That of the whole, with the padding of the vocabulary."""
+    split: bool = False
+    """Tensor parallel ranks share it out."""
+    by_heads: bool = False
+    """Every tensor parallel rank has all of it, and sees the part of its gradient that its heads give."""
+
+    def on_rank(self, tensor_parallel_size: int) -> int:
+        """Elements on one tensor parallel rank."""
+        return math.prod(self.shape) // (tensor_parallel_size if self.split else 1)
+
+
+def weights(size: ModelSize, part: Part) -> list[Weight]:
+    """The parameters of a part in the order of the model, with the matrix of tied embeddings at either end."""
+    h, vocabulary = size.hidden_size, (size.vocab_size, size.hidden_size)
+    word = Weight(name="embedding.word.weight", shape=vocabulary, split=True)
+    positions = Weight(name="embedding.position.weight", shape=(size.max_position_embeddings, h))
+    head = Weight(name="head.weight", shape=vocabulary, split=True)
+    return [
+        *[word] * (part.embedding or (part.loss and size.tied_embeddings)),
+        *[positions] * (part.embedding and size.learned_positions),
+        *_layer(size) * part.layers,
+        *_norm_weights("final_norm", h, size) * part.loss,
+        *[head] * (part.loss and not size.tied_embeddings),
+    ]
+
+
+def _layer(size: ModelSize) -> list[Weight]:
+    h, groups = size.hidden_size, size.num_query_groups
+    qkv = (groups, size.num_attention_heads // groups + 2, size.kv_channels)
+    fc1 = (2 if size.gated_mlp else 1, size.ffn_hidden_size)
+    sink = Weight(name="layers.attention.core.sink", shape=(size.num_attention_heads,), split=True)
+    return [
+        *_norm_weights("layers.attention_norm", h, size),
+        *_linear("layers.attention.qkv", qkv, h, bias=size.qkv_bias),
+        *_linear("layers.attention.out", (h,), size.query_width, bias=size.linear_bias, row=True),
+        *[sink] * size.learned_sinks,
+        *_norm_weights("layers.attention.q_norm", size.kv_channels, size, by_heads=True) * size.qk_norm,
+        *_norm_weights("layers.attention.k_norm", size.kv_channels, size, by_heads=True) * size.qk_norm,
+        *_norm_weights("layers.mlp_norm", h, size),
+        *_linear("layers.mlp.fc1", fc1, h, bias=size.linear_bias),
+        *_linear("layers.mlp.fc2", (h,), size.ffn_hidden_size, bias=size.linear_bias, row=True),
+    ]
+
+
+def _norm_weights(name: str, width: int, size: ModelSize, *, by_heads: bool = False) -> list[Weight]:
+    return [
+        Weight(name=f"{name}.{kind}", shape=(width,), by_heads=by_heads)
+        for kind in ("weight", "bias")[: 1 + size.norm_bias]
+    ]
+
+
+def _linear(name: str, outputs: tuple[int, ...], inputs: int, *, bias: bool, row: bool = False) -> list[Weight]:
+    """A row linear's bias is whole on every tensor parallel rank."""
+    weight = Weight(name=f"{name}.weight", shape=(*outputs, inputs), split=True)
+    return [weight, *[Weight(name=f"{name}.bias", shape=outputs, split=not row)] * bias]

@@ -4,6 +4,7 @@ The payload is the full tensor, as `observe.traffic` counts it: of an all-gather
 input. A group of one rank sends nothing.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from megalite.arith.parameters import count_parameters, head_norm_parameters
@@ -45,6 +46,7 @@ def tensor_parallel_traffic(
     micro_batch_size: int,
     num_micro_batches: int,
     param_bytes: int,
+    owed: int | None = None,
 ) -> dict[str, Sent]:
     """What the tp group sends in one step of forward, backward and gradient finalisation, by collective, for the whole
     model or for one rank's part of it.
@@ -59,7 +61,7 @@ def tensor_parallel_traffic(
     - Norms of queries and keys, once per step: each rank has some heads, so their gradients are summed in one
       all-reduce (with sequence parallelism, in the one that follows).
     - Sequence parallel, once per step: the gradients of everything replicated (norms, biases of row linears, learned
-      positions), in one all-reduce.
+      positions), in one all-reduce. `owed` says how many elements of all these a rank owns; None: it owns all.
     - Without sequence parallelism, what comes from another stage: the ranks got a part of it each, and gather it.
       `neighbours` is how often a stage of this rank is next to one of another rank.
     - What is computed again does the collectives of its forward once more; a saved input that is cut over the ranks is
@@ -75,7 +77,7 @@ def tensor_parallel_traffic(
     columns, rows = 2 * layers + part.loss, 2 * layers + part.embedding
     if not sequence_parallel:
         sums = m * (columns + rows + again.blocks)
-        of_heads = head_norm_parameters(size) * layers * max(param_bytes, 4)
+        of_heads = (head_norm_parameters(size) * layers if owed is None else owed) * max(param_bytes, 4)
         received = m * neighbours * _is_cut(size, micro_batch_size, t)
         return _without_none(
             all_reduce=Sent(calls=sums + (of_heads > 0), nbytes=sums * activation + of_heads),
@@ -86,11 +88,11 @@ def tensor_parallel_traffic(
             ),
         )
     gathers, scatters = m * (2 * columns + rows + again.blocks), m * (columns + rows + again.blocks)
-    owed = count_parameters(size, part).replicated * max(param_bytes, 4)
+    replicas = (count_parameters(size, part).replicated if owed is None else owed) * max(param_bytes, 4)
     return _without_none(
         all_gather=Sent(calls=gathers + m * part.loss, nbytes=gathers * activation + m * loss),
         reduce_scatter=Sent(calls=scatters, nbytes=scatters * activation),
-        all_reduce=Sent(calls=int(owed > 0), nbytes=owed),
+        all_reduce=Sent(calls=int(replicas > 0), nbytes=replicas),
     )
 
 
@@ -116,29 +118,69 @@ def pipeline_traffic(
     return _without_none(send=one_way, recv=one_way)
 
 
-def ends_traffic(size: ModelSize, *, tensor_parallel_size: int, grad_bytes: int) -> dict[str, Sent]:
-    """What the two ends of a pipeline send in one step where both hold the tied embeddings: the sum of their gradients.
-
-    The vocabulary is the padded one.
+def ends_traffic(*, owed: int, grad_bytes: int) -> dict[str, Sent]:
+    """What the two ends of a pipeline send in one step where both hold the tied embeddings: the sum of their gradients,
+    of which a rank owns `owed` elements.
     """
-    nbytes = size.vocab_size // tensor_parallel_size * size.hidden_size * grad_bytes * size.tied_embeddings
-    return _without_none(all_reduce=Sent(calls=int(nbytes > 0), nbytes=nbytes))
+    return _without_none(all_reduce=Sent(calls=int(owed > 0), nbytes=owed * grad_bytes))
 
 
 def data_parallel_traffic(
-    *, parameters: int, data_parallel_size: int, buckets: int, grad_bytes: int, param_bytes: int, sharded: bool
+    *,
+    parameters: int,
+    data_parallel_size: int,
+    buckets: int,
+    grad_bytes: int,
+    param_bytes: int,
+    sharded: bool,
+    sums: int = 1,
+    ordered: bool = False,
 ) -> dict[str, Sent]:
     """What the dp group sends in one step: one all-reduce per gradient bucket, together every gradient on the rank.
 
     With sharded states it is one reduce-scatter of gradients and one all-gather of parameters per bucket instead;
-    `parameters` counts the padding of the buckets.
+    `parameters` counts the padding of the buckets. `sums`: how often a step sums gradients, where they are sharded once
+    per micro-batch. `ordered`: every rank gathers what all have, and adds it up itself.
     """
     if data_parallel_size == 1:
         return {}
-    grads = Sent(calls=buckets, nbytes=parameters * grad_bytes)
-    if not sharded:
-        return {"all_reduce": grads}
-    return {"reduce_scatter": grads, "all_gather": Sent(calls=buckets, nbytes=parameters * param_bytes)}
+    copies = data_parallel_size if ordered else 1
+    grads = Sent(calls=sums * buckets, nbytes=sums * copies * parameters * grad_bytes)
+    params = Sent(calls=buckets, nbytes=parameters * param_bytes)
+    if ordered:
+        return {"all_gather": added(grads, params) if sharded else grads}
+    return {"reduce_scatter": grads, "all_gather": params} if sharded else {"all_reduce": grads}
+
+
+def whole_matrix_traffic(
+    *,
+    buckets: Sequence[int],
+    matrices: Sequence[int],
+    data_parallel_size: int,
+    tensor_parallel_size: int,
+    main_bytes: int,
+) -> tuple[dict[str, Sent], dict[str, Sent]]:
+    """What an update of whole matrices (Muon) gathers besides, over dp and over tp: of each bucket with matrices all
+    that dp ranks own, and of each matrix of which this rank owns something what tp ranks have.
+
+    `buckets` are the lengths of those, where states are sharded; `matrices` those of the parts on this rank.
+    """
+    dp, tp = sum(buckets), tensor_parallel_size * sum(matrices)
+    return (
+        _without_none(all_gather=Sent(calls=len(buckets) * (data_parallel_size > 1), nbytes=dp * main_bytes)),
+        _without_none(all_gather=Sent(calls=len(matrices) * (tensor_parallel_size > 1), nbytes=tp * main_bytes)),
+    )
+
+
+def added(*parts: Sent) -> Sent:
+    """All of them together."""
+    return Sent(calls=sum(part.calls for part in parts), nbytes=sum(part.nbytes for part in parts))
+
+
+def joined(*parts: dict[str, Sent]) -> dict[str, Sent]:
+    """The same, collective by collective."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: added(*(part[name] for part in parts if name in part)) for name in names}
 
 
 def _is_cut(size: ModelSize, micro_batch_size: int, tensor_parallel_size: int) -> bool:

@@ -18,6 +18,7 @@ ALTERNATIVES: tuple[tuple[str, ...], ...] = (
     ("lr_warmup_iters", "lr_warmup_samples", "lr_warmup_fraction"),
     ("lr_wsd_decay_iters", "lr_wsd_decay_samples"),
     ("swiglu", "quick_geglu", "squared_relu"),
+    ("ddp_bucket_size", "ddp_num_buckets"),
     (
         "num_layers_per_virtual_pipeline_stage",
         "num_virtual_stages_per_pipeline_rank",

@@ -15,6 +15,8 @@ class Derived:
     data_parallel_size: int
     optimizer_shards: int
     """Parts into which main parameters and optimizer states are cut, one for each data parallel rank."""
+    gradient_shards: int
+    """The same of main gradients."""
     pipeline: Pipeline
     batch_schedule: BatchSchedule
     global_batch_size: int
@@ -22,8 +24,6 @@ class Derived:
     num_micro_batches: int
     """Micro-batches that each rank computes in one step of `global_batch_size`."""
     eval_batch_size: int
-    bucket_size: int | None
-    """Elements in one gradient bucket; None is one bucket for each stage."""
     train_iters: int
     train_samples: int
     lr_warmup_samples: float
@@ -49,12 +49,12 @@ def derive(config: Config, world_size: int) -> Derived:
     return Derived(
         data_parallel_size=dp,
         optimizer_shards=dp if parallel.use_distributed_optimizer else 1,
+        gradient_shards=dp if parallel.shards_gradients else 1,
         pipeline=pipeline(config.model, parallel),
         batch_schedule=schedule,
         global_batch_size=schedule.last,
         num_micro_batches=schedule.last // (train.micro_batch_size * dp),
         eval_batch_size=eval_batch,
-        bucket_size=bucket_size(parallel, dp),
         train_iters=train.train_iters or schedule.steps(train.train_samples or 0),
         train_samples=train_samples,
         lr_warmup_samples=lr_warmup_samples(optimizer, decay, schedule),
@@ -88,11 +88,16 @@ def data_parallel_size(parallel: Parallel, world_size: int) -> int:
     return world_size // (parallel.tensor_model_parallel_size * parallel.pipeline_model_parallel_size)
 
 
-def bucket_size(parallel: Parallel, dp: int) -> int | None:
-    """Elements in one gradient bucket; buckets pay only where they travel while something is computed."""
-    if parallel.ddp_bucket_size or not (parallel.overlap_grad_reduce or parallel.overlap_param_gather):
-        return parallel.ddp_bucket_size
-    return max(40_000_000, 1_000_000 * dp)
+def bucket_size(parallel: Parallel, dp: int, parameters: int) -> int | None:
+    """Elements in one gradient bucket of a rank that has so many parameters in its stages; None is one for each stage.
+
+    Buckets pay only where they travel while something is computed, or where their memory is used again.
+    """
+    if parallel.ddp_num_buckets:
+        return -(-parameters // parallel.ddp_num_buckets)
+    if parallel.overlap_grad_reduce or parallel.overlap_param_gather or parallel.shards_gradients:
+        return parallel.ddp_bucket_size or max(40_000_000, 1_000_000 * dp)
+    return parallel.ddp_bucket_size
 
 
 def padded_vocab_size(vocab_size: int, *, divisible_by: int, tensor_parallel_size: int) -> int:

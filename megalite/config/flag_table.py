@@ -66,7 +66,7 @@ _PARALLEL = (
     (
         "is not supported yet: each rank holds all parameters of its stages. Use --use-distributed-optimizer, and "
         "--tensor-model-parallel-size or --pipeline-model-parallel-size, which share parameters too.",
-        "--use-torch-fsdp2 --use-megatron-fsdp --data-parallel-sharding-strategy=no_shard --megatron-fsdp-*",
+        "--use-torch-fsdp2 --use-megatron-fsdp --megatron-fsdp-*",
     ),
     ("is not supported: weights depend on --seed only, never on the rank.", "--data-parallel-random-init"),
 )

@@ -37,8 +37,10 @@ class Parallel:
     use_tp_pp_dp_mapping: bool = False
     """Number ranks in the order tp-cp-ep-pp-dp instead of tp-cp-ep-dp-pp: stages are neighbours, replicas are not."""
     ddp_bucket_size: int | None = option(at_least=1)
-    """Elements in one gradient bucket. Unset: a stage at once; under --overlap-grad-reduce or
-    --overlap-param-gather 40 million, or 1 million x data parallel size if that is more."""
+    """Elements in one gradient bucket. Unset: a stage at once; under --overlap-grad-reduce, --overlap-param-gather or
+    --data-parallel-sharding-strategy optim_grads 40 million, or 1 million x data parallel size if that is more."""
+    ddp_num_buckets: int | None = option(at_least=1)
+    """The same, said by the number of buckets into which a rank's parameters are cut, tied embeddings aside."""
     overlap_grad_reduce: bool = False
     """Reduce each gradient bucket over data parallel ranks as soon as it is complete, during the backward pass."""
     grad_reduce_in_bf16: bool = False
@@ -46,6 +48,9 @@ class Parallel:
     use_distributed_optimizer: bool = False
     """Shard main parameters and optimizer states over data parallel ranks: gradients are reduce-scattered, parameters
     gathered (ZeRO, stage 1)."""
+    data_parallel_sharding_strategy: Literal["no_shard", "optim", "optim_grads", "optim_grads_params"] | None = None
+    """What --use-distributed-optimizer shards: the optimizer's (optim), or gradients as well (optim_grads: ZeRO, stage
+    2), which are reduced in every micro-batch. Unset: optim."""
     overlap_param_gather: bool = False
     """Gather the parameters of each bucket under the next forward pass, by the time that they are needed."""
     distributed_backend: Literal["auto", "gloo", "nccl"] = "auto"
@@ -56,3 +61,8 @@ class Parallel:
     """Threads of each rank on a CPU. Unset: OMP_NUM_THREADS, or under torchrun the cores divided among the ranks."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute; auto is a GPU where there is one."""
+
+    @property
+    def shards_gradients(self) -> bool:
+        """Whether a rank keeps only the part of the main gradients that it owns."""
+        return self.data_parallel_sharding_strategy == "optim_grads"

@@ -18,7 +18,7 @@ def reduce_owed(buffer: GradBuffer, mesh: ParallelMesh) -> None:
 
 
 def _reduce(buffer: GradBuffer, group: Group, owes: Callable[[Kind], bool]) -> None:
-    owed = [buffer.grads[segment.range] for segment in buffer.owned if owes(segment.kind)]
+    owed = [buffer.grads.of(segment) for segment in buffer.owned if owes(segment.kind)]
     if group.size == 1 or not owed:
         return
     total = all_reduce(torch.cat(owed), group)

@@ -5,34 +5,26 @@
 
 Buckets follow the order in which backward finishes parameters: later stages first, and the reverse of the model's
 order within a stage. In a bucket the parameters are sorted into segments that the optimizer and the norm treat alike,
-so that each handles a few long vectors instead of hundreds of small ones; padding makes it a whole number of parts,
-one for each rank that owns one. The layout depends on names and shapes only: all dp ranks share it.
+so that each handles a few long vectors instead of hundreds of small ones. Segments, and the parts of a bucket that
+ranks own, are padded to multiples of ALIGNED (arith/buckets.py), lest an update depend on where a vector ends. The
+layout depends on names and shapes only: all dp ranks share it.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from torch import nn
 
+from megalite.arith.buckets import PlacedBucket, place, shared
+from megalite.arith.treatment import Treatment
 from megalite.mesh import ParallelMesh
 from megalite.shard import Box, ShardSpec, boxes_of_range
 
 Entry = tuple[str, nn.Parameter, ShardSpec]
 
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class Treatment:
-    """What an update does to a parameter that it does not do to every other."""
-
-    decayed: bool
-    decoupled: bool = False
-    """It has a learning rate of its own."""
-    matrix: bool = False
-    """It is updated as a whole matrix, not by elements."""
-
-
-Treat = Callable[[str, ShardSpec], Treatment]
+Treat = Callable[[str, Sequence[int]], Treatment]
+"""From a parameter's name and global shape."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -62,16 +54,21 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class BucketPlan:
-    """One bucket: its stage, its parameters, and its range with padding."""
+    """One bucket: its stage, its parameters, and where they are."""
 
     stage: int
     slots: tuple[Slot, ...]
-    range: slice
+    placed: PlacedBucket
+
+    @property
+    def range(self) -> slice:
+        """With padding."""
+        return self.placed.range
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Neighbouring elements that are owned by this rank and treated alike."""
+    """Neighbouring elements that are owned by this rank and treated alike, with the padding behind them."""
 
     kind: Kind
     range: slice
@@ -99,22 +96,22 @@ def plan(
     multiple_of: int,
 ) -> list[BucketPlan]:
     """The buckets in order: later stages first, tied weights last, each alone in its own."""
-    contents: list[tuple[int, list[Entry]]] = []
+    groups: list[tuple[int, list[Entry], int | None]] = []
     for stage, entries in sorted(stages.items(), reverse=True):
-        untied = [entry for entry in reversed(entries) if entry[0] not in tied]
-        contents += [(stage, bucket) for bucket in _cut(untied, bucket_size)]
-    contents += [(stage, [entry]) for stage, entries in stages.items() for entry in entries if entry[0] in tied]
+        groups.append((stage, [entry for entry in reversed(entries) if entry[0] not in tied], bucket_size))
+    for stage, entries in stages.items():
+        groups += [(stage, [entry], None) for entry in entries if entry[0] in tied]
 
-    buckets, offset = [], 0
-    for stage, bucket in contents:
-        slots, start = [], offset
-        for name, parameter, spec in sorted(bucket, key=lambda entry: _kind(entry[0], entry[2], treat)):
-            where = slice(offset, offset + parameter.numel())
-            kind = _kind(name, spec, treat)
-            slots.append(Slot(name=name, parameter=parameter, spec=spec, kind=kind, range=where))
-            offset = where.stop
-        offset = start + -(-(offset - start) // multiple_of) * multiple_of
-        buckets.append(BucketPlan(stage=stage, slots=tuple(slots), range=slice(start, offset)))
+    buckets: list[BucketPlan] = []
+    for stage, group, size in groups:
+        sized = [(parameter.numel(), _kind(name, spec, treat)) for name, parameter, spec in group]
+        start = buckets[-1].range.stop if buckets else 0
+        for placed in place(sized, size, shards=multiple_of, start=start):
+            slots = []
+            for one in placed.parameters:
+                name, parameter, spec = group[one.index]
+                slots.append(Slot(name=name, parameter=parameter, spec=spec, kind=one.kind, range=one.range))
+            buckets.append(BucketPlan(stage=stage, slots=tuple(slots), placed=placed))
     return buckets
 
 
@@ -122,9 +119,8 @@ def segments(buckets: Iterable[BucketPlan], own: Callable[[slice], slice]) -> li
     """What `own` leaves of each bucket, as it is treated."""
     found, offset = [], 0
     for bucket in buckets:
-        for kind, run in groupby(bucket.slots, lambda slot: slot.kind):
-            slots = list(run)
-            where = _shared(slice(slots[0].range.start, slots[-1].range.stop), own(bucket.range))
+        for kind, run in bucket.placed.runs():
+            where = shared(run, own(bucket.range))
             if where.start < where.stop:
                 local = slice(offset, offset + where.stop - where.start)
                 found.append(Segment(kind=kind, range=where, local=local))
@@ -132,47 +128,25 @@ def segments(buckets: Iterable[BucketPlan], own: Callable[[slice], slice]) -> li
     return found
 
 
-def pieces(buckets: Iterable[BucketPlan], own: Callable[[slice], slice]) -> Iterator[Piece]:
-    """What `own` leaves of each parameter."""
-    offset = 0
-    for bucket in buckets:
-        for slot in bucket.slots:
-            where = _shared(slot.range, own(bucket.range))
+def pieces(buckets: Iterable[BucketPlan], segments: Iterable[Segment]) -> Iterator[Piece]:
+    """What the segments have of each parameter, in their order."""
+    slots = [slot for bucket in buckets for slot in bucket.slots]
+    starts = [slot.range.start for slot in slots]
+    for segment in segments:
+        shift = segment.local.start - segment.range.start
+        first = bisect_right(starts, segment.range.start) - 1
+        for slot in slots[first : bisect_left(starts, segment.range.stop)]:
             begin = slot.range.start
             # The padding of the vocabulary is behind the box.
-            real = _shared(where, slice(begin, begin + slot.spec.numel))
+            real = shared(segment.range, slice(begin, begin + slot.spec.numel))
             for box, part in boxes_of_range(slot.spec.box, real.start - begin, real.stop - begin):
-                shift = offset - where.start + begin
-                yield Piece(
-                    slot=slot,
-                    box=box,
-                    range=slice(begin + part.start, begin + part.stop),
-                    local=slice(shift + part.start, shift + part.stop),
-                )
-            offset += max(where.stop - where.start, 0)
-
-
-def _shared(a: slice, b: slice) -> slice:
-    start = max(a.start, b.start)
-    return slice(start, max(start, min(a.stop, b.stop)))
-
-
-def _cut(entries: Iterable[Entry], bucket_size: int | None) -> list[list[Entry]]:
-    """The entries in buckets, of which each is closed once it holds at least `bucket_size` elements; None: in one."""
-    buckets: list[list[Entry]] = []
-    held = 0
-    for entry in entries:
-        if not buckets or (bucket_size is not None and held >= bucket_size):
-            buckets.append([])
-            held = 0
-        buckets[-1].append(entry)
-        held += entry[1].numel()
-    return buckets
+                where = slice(begin + part.start, begin + part.stop)
+                yield Piece(slot=slot, box=box, range=where, local=slice(shift + where.start, shift + where.stop))
 
 
 def _kind(name: str, spec: ShardSpec, treat: Treat) -> Kind:
     return Kind(
-        treatment=treat(name, spec),
+        treatment=treat(name, spec.global_shape),
         replicated=spec.split_dim is None,
         owes_tp=spec.sum_grad_over_tp,
         owes_ends=spec.sum_grad_over_ends,

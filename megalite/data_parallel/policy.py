@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from megalite.arith.buckets import part_of
 from megalite.comm.collectives import Pending, start_all_gather
 from megalite.mesh import Group
 
@@ -86,8 +87,7 @@ class Sharded:
         self.shards = dp.size
 
     def own(self, bucket: slice) -> slice:
-        part = (bucket.stop - bucket.start) // self.shards
-        return slice(bucket.start + self.dp.rank * part, bucket.start + (self.dp.rank + 1) * part)
+        return part_of(bucket, self.dp.rank, self.shards)
 
     def start_sum(self, grads: Tensor) -> Pending:
         return self._start_reduce_scatter(grads, self.dp, grads[self.own(slice(0, len(grads)))])

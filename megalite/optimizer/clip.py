@@ -17,7 +17,7 @@ def grad_norm(buffer: GradBuffer, mesh: ParallelMesh) -> float:
     counted: list[Tensor] = []
     replicas: list[Tensor] = []
     for segment in buffer.owned:
-        (counted if segment.kind.counts(mesh) else replicas).append(buffer.grads[segment.range])
+        (counted if segment.kind.counts(mesh) else replicas).append(buffer.grads.of(segment))
     return norm(counted, holders(buffer, mesh), mesh.device, replicas=replicas)
 
 

@@ -12,9 +12,10 @@ from itertools import cycle, groupby, islice
 import torch
 from torch import Tensor
 
+from megalite.arith.treatment import Treatment
 from megalite.comm.collectives import all_gather
 from megalite.data_parallel.buffer import GradBuffer
-from megalite.data_parallel.layout import Segment, Slot, Treatment
+from megalite.data_parallel.layout import Segment, Slot
 from megalite.mesh import Group
 from megalite.optimizer.optimizer import Optimizer
 from megalite.optimizer.rules import Rule, StepSize
@@ -112,7 +113,7 @@ class Muon(Optimizer):
             for bucket in buffer.buckets
             if (slots := [slot for slot in buffer.slots if slot.kind.treatment.matrix and _shared(slot, bucket.range)])
         ]
-        for gathering in [policy.start_gather(buffer.grads[where]) for where, _ in buckets]:
+        for gathering in [policy.start_gather(buffer.grads.vector[where]) for where, _ in buckets]:
             gathering.wait()
         for where, slots in buckets:
             for slot in (slot for slot in slots if _shared(slot, policy.own(where))):
@@ -120,7 +121,7 @@ class Muon(Optimizer):
 
     def _replace(self, slot: Slot) -> None:
         """Put the direction of a parameter where its momentum is. All tp ranks own parts of the same parameters."""
-        mine = slot.spec.view(self.buffer.grads[slot.range])
+        mine = slot.spec.view(self.buffer.grads.vector[slot.range])
         if slot.spec.split_dim is None:
             mine.copy_(self._directions(mine))
             return

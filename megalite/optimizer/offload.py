@@ -13,11 +13,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from megalite.arith.buckets import ALIGNED
 from megalite.data_parallel.buffer import GradBuffer
 from megalite.data_parallel.layout import Segment
 from megalite.device import HostLink
 from megalite.optimizer.spill import SpillFile
-from megalite.optimizer.states import ALIGNED, Resident, Update, length, part
+from megalite.optimizer.states import Resident, Update, length, part
 
 TILE = 1 << 20
 """Elements that are updated at once."""
@@ -43,11 +44,11 @@ class OnHost(Resident):
             for segment in segments
             for start in range(0, length(segment), TILE)
         ]
-        self.grads = link.host_memory(self.size if overlap else min(TILE, self.size), buffer.grads.dtype)
+        self.grads = link.host_memory(self.size if overlap else min(TILE, self.size), buffer.grads.vector.dtype)
         """Of all tiles where they leave early, or of one."""
         self._taken: set[int] = set()
         if overlap:
-            buffer.leaving.append(self)
+            buffer.grads.leaving.append(self)
 
     @property
     def staging(self) -> int:
@@ -70,7 +71,7 @@ class OnHost(Resident):
         for number, tile in enumerate(self.tiles):
             inside = bucket.start <= tile.range.start and tile.range.stop <= bucket.stop
             if inside and not tile.kind.owes_tp and not tile.kind.owes_ends:
-                self.link.to_host(self.buffer.grads[tile.range], self.at(self.grads, tile.local))
+                self.link.to_host(self.buffer.grads.of(tile), self.at(self.grads, tile.local))
                 self._taken.add(number)
 
     def scale(self, factor: float) -> None:
@@ -84,7 +85,7 @@ class OnHost(Resident):
         tile = self.tiles[number]
         target = self.at(self.grads, tile.local) if self.overlap else self.grads[: length(tile)]
         if number not in self._taken:
-            self.link.to_host(self.buffer.grads[tile.range], target)
+            self.link.to_host(self.buffer.grads.of(tile), target)
             self.link.wait_on_host()
         return target
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from megalite.arith.treatment import Treatment
 from megalite.data_parallel.buffer import GradBuffer
-from megalite.data_parallel.layout import Segment, Treatment
+from megalite.data_parallel.layout import Segment
 from megalite.optimizer.rules import Rule, StepSize
 from megalite.optimizer.states import Resident
 from megalite.shard import Shard

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from megalite.arith.buckets import ALIGNED, rounded_up
 from megalite.data_parallel.buffer import GradBuffer
 from megalite.data_parallel.layout import Segment
 from megalite.gradient import main_dtype
@@ -12,9 +13,6 @@ from megalite.shard import Shard, boxes_of_range
 
 Update = Callable[[Segment, Tensor, Tensor, list[Tensor]], None]
 """Updates in place a segment's main params by its main grads; the states come last."""
-
-ALIGNED = 64
-"""Elements: a vector that is cut is cut at a multiple, for what is left over of a CPU's registers is rounded apart."""
 
 
 class Resident:
@@ -69,7 +67,7 @@ class Resident:
         """Bring main params, states and params up to date."""
         for segment, main in self.mains():
             states = [self.at(self.vectors[name], segment.local) for name in self.names]
-            apply(segment, main, self.buffer.grads[segment.range], states)
+            apply(segment, main, self.buffer.grads.of(segment), states)
             if self.is_narrow:
                 self.buffer.params[segment.range].copy_(main)
 
@@ -102,7 +100,7 @@ def cut(segments: Sequence[Segment], size: int) -> tuple[list[Segment], list[Seg
     first: list[Segment] = []
     rest: list[Segment] = []
     for segment in segments:
-        wanted = -(-(size - segment.local.start) // ALIGNED) * ALIGNED
+        wanted = rounded_up(size - segment.local.start, ALIGNED)
         kept = min(max(wanted, 0), length(segment))
         if kept:
             first.append(part(segment, 0, kept))

@@ -25,7 +25,7 @@ def num_parameters(buffer: GradBuffer, mesh: ParallelMesh) -> int:
 
 def num_zeros_in_grad(buffer: GradBuffer, mesh: ParallelMesh) -> int:
     """How many elements of the gradient are exactly zero; the padding of the vocabulary is none of them."""
-    mine = [buffer.grads[piece.range] for piece in buffer.pieces if piece.slot.kind.counts(mesh)]
+    mine = [buffer.grads.of(piece) for piece in buffer.pieces if piece.slot.kind.counts(mesh)]
     return _total((grad.numel() - int(grad.count_nonzero()) for grad in mine), holders(buffer, mesh), mesh)
 
 

@@ -26,7 +26,7 @@ class Chunk(Protocol):
     def backward(self, output: GradientEdge, grad: Tensor | None, *, final: bool, split: bool) -> None:
         """Add the gradients of one micro-batch to main grads, but keep those of weights for later where `split`.
 
-        `grad` is that of the output, None at the last stage. `final`: it is the chunk's last backward of the step.
+        `grad` is that of the output, None at the last stage. `final`: it is the chunk's last before its `sync_grads`.
         """
         ...
 
@@ -55,7 +55,7 @@ def execute(
 
     Returns what the last stage gave, in the order of its forwards; of a rank without that stage, nothing.
     """
-    final = {action.stage: action for action in program if action.op in (Op.B, Op.I, Op.W)}
+    final = _before_sums(program)
     live: dict[tuple[int, int], tuple[Tensor | None, GradientEdge]] = {}
     results = []
     for action in program:
@@ -82,15 +82,27 @@ def execute(
                 grad = mail.take(action, backward=True)
                 x, edge = live.pop(key)
                 with watch(action):
-                    chunk.backward(edge, grad, final=final[action.stage] is action, split=action.op is Op.I)
+                    chunk.backward(edge, grad, final=action in final, split=action.op is Op.I)
                 if x is not None:
                     assert x.grad is not None
                     mail.post(x.grad, action, backward=True)
             case Op.W:
                 with watch(action):
-                    chunk.weight_grads(final=final[action.stage] is action)
+                    chunk.weight_grads(final=action in final)
             case Op.GRAD_SYNC:
                 with watch(action):
                     chunk.sync_grads()
     mail.close()
     return results
+
+
+def _before_sums(program: Sequence[Action]) -> set[Action]:
+    """The last backward of each stage before each of its GRAD_SYNCs."""
+    last: dict[int, Action] = {}
+    found = set()
+    for action in program:
+        if action.op in (Op.B, Op.I, Op.W):
+            last[action.stage] = action
+        elif action.op is Op.GRAD_SYNC:
+            found.add(last[action.stage])
+    return found

@@ -1,25 +1,27 @@
 """What one pipeline rank holds, keeps and sends, in closed form."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from megalite.arith.memory import Keeping, StateBytes, activation_bytes, recomputed_bytes
 from megalite.arith.offload import offloaded
-from megalite.arith.parameters import count_parameters, layer_matrices
+from megalite.arith.parameters import count_parameters
 from megalite.arith.part import Part
 from megalite.arith.traffic import (
     Again,
     Sent,
     data_parallel_traffic,
     ends_traffic,
+    joined,
     pipeline_traffic,
     tensor_parallel_traffic,
+    whole_matrix_traffic,
 )
 from megalite.config.derive import Derived
 from megalite.config.memory import recomputed_modules, recomputed_regions
 from megalite.config.schema import Config
 from megalite.config.size import ModelSize
+from megalite.plan.buffer import BufferPlan
 from megalite.schedule.action import Op, Program
 from megalite.schedule.check import peak_kept
 from megalite.schedule.partition import Stage
@@ -31,13 +33,16 @@ Groups = dict[str, dict[str, Sent]]
 
 @dataclass(frozen=True, kw_only=True)
 class RankPlan:
-    """One pipeline rank; the tensor and data parallel ranks at its place are alike."""
+    """One pipeline rank; the tensor parallel ranks at its place are alike, and so are the data parallel ranks, but for
+    the elements that each owns of sums which only some parameters need."""
 
     parameters: int
     states: StateBytes
-    """On the device."""
+    """On the device, padding included."""
     away: StateBytes
     """On the host or a disk."""
+    lent: int
+    """Bytes of the buckets in which gradients are until they are summed, where only parts of them are kept."""
     in_flight: int
     """Micro-batches of which it keeps anything, at most; one in two stages counts twice."""
     activations: int
@@ -46,18 +51,25 @@ class RankPlan:
     @property
     def total(self) -> int:
         """Bytes at the peak."""
-        return self.states.total + self.activations
+        return self.states.total + self.lent + self.activations
 
 
 def rank_plans(
-    config: Config, derived: Derived, size: ModelSize, stages: Sequence[Stage], programs: Sequence[Program]
+    config: Config,
+    derived: Derived,
+    size: ModelSize,
+    stages: Sequence[Stage],
+    programs: Sequence[Program],
+    *,
+    replica: int = 0,
 ) -> list[RankPlan]:
-    """The plan of each pipeline rank. `size` has the padded vocabulary, `programs` are those of a whole step."""
+    """The plan of each pipeline rank of one replica. `size` has the padded vocabulary, `programs` are for a step."""
     pipeline = derived.pipeline
     place = placement(pipeline.schedule, pipeline.num_ranks, pipeline.num_chunks)
+    held = [[stage for stage in stages if place[stage.number] == rank] for rank in range(len(programs))]
     return [
-        _plan(config, derived, size, [stage for stage in stages if place[stage.number] == rank], program, place)
-        for rank, program in enumerate(programs)
+        _plan(config, derived, size, mine, program, place, replica)
+        for mine, program in zip(held, programs, strict=True)
     ]
 
 
@@ -68,37 +80,36 @@ def _plan(
     held: Sequence[Stage],
     program: Program,
     place: Sequence[int],
+    replica: int,
 ) -> RankPlan:
-    tp = config.parallel.tensor_model_parallel_size
     param_bytes = config.train.param_bytes
-    part = Part(
-        layers=sum(len(stage.layers) for stage in held),
-        embedding=any(stage.embedding for stage in held),
-        loss=any(stage.loss for stage in held),
-    )
-    parameters = count_parameters(size, part).per_rank(tp)
-    matrices = part.layers * layer_matrices(size) // tp
-    moments = {
-        "adam": Fraction(2),
-        "sgd": Fraction(config.optimizer.sgd_momentum > 0),
-        "muon": 2 - Fraction(matrices, parameters),
-    }[config.optimizer.optimizer]
     how, regions = _keeping(config), {s.number: recomputed_regions(config.memory, len(s.layers)) for s in held}
     parts = {s.number: Part(layers=len(s.layers), embedding=s.embedding, loss=s.loss) for s in held}
+    part = Part(
+        layers=sum(p.layers for p in parts.values()),
+        embedding=any(p.embedding for p in parts.values()),
+        loss=any(p.loss for p in parts.values()),
+    )
+    buffer = BufferPlan(config=config, derived=derived, size=size, stages=list(parts.values()), replica=replica)
     kept = {number: activation_bytes(size, how, part, regions[number]) for number, part in parts.items()}
     again = max(recomputed_bytes(size, how, regions[number]) for number in parts)
     here, away = offloaded(
-        parameters, config.offload.share, param_bytes=param_bytes, moments=moments, shards=derived.optimizer_shards
+        buffer.elements,
+        config.offload.share,
+        param_bytes=param_bytes,
+        moments=buffer.moments,
+        shards=derived.optimizer_shards,
+        grad_shards=derived.gradient_shards,
     )
     return RankPlan(
-        parameters=parameters,
+        parameters=count_parameters(size, part).per_rank(config.parallel.tensor_model_parallel_size),
         states=here,
         away=away,
+        lent=buffer.lent * max(param_bytes, 4),
         in_flight=peak_kept(program),
         activations=peak_bytes(program, kept) + again,
         traffic=_traffic(
-            *(config, derived, size, part, parameters),
-            buckets=_buckets(size, parts.values(), tp, derived.bucket_size),
+            *(config, derived, size, part, buffer),
             neighbours=_neighbours(held, place),
             regions=[n for region in regions.values() for n in region],
         ),
@@ -136,21 +147,12 @@ def _neighbours(held: Sequence[Stage], place: Sequence[int]) -> int:
     return sum(place[mine] != place[other] for mine, other in beside)
 
 
-def _buckets(size: ModelSize, parts: Iterable[Part], tp: int, bucket_size: int | None) -> int:
-    """Gradient buckets of a rank: about one for each so many elements of a stage, and one for a tied matrix."""
-    matrix = size.vocab_size * size.hidden_size // tp * size.tied_embeddings
-    untied = [count_parameters(size, p).per_rank(tp) - matrix * (p.embedding or p.loss) for p in parts]
-    tied = size.tied_embeddings and any(part.embedding or part.loss for part in parts)
-    return tied + sum(-(-count // (bucket_size or count)) for count in untied if count)
-
-
 def _traffic(
     config: Config,
     derived: Derived,
     size: ModelSize,
     part: Part,
-    parameters: int,
-    buckets: int,
+    buffer: BufferPlan,
     neighbours: int,
     regions: Sequence[int],
 ) -> Groups:
@@ -168,17 +170,32 @@ def _traffic(
         inputs=len(regions) * config.memory.distribute_saved_activations,
         input_bytes=hidden_bytes,
     )
-    at_one_end = part.embedding != part.loss
+    main_bytes, dp = max(param_bytes, 4), derived.data_parallel_size
+    owed_tp, owed_ends = buffer.owed
+    gathered = [len(bucket) for bucket in buffer.with_matrices] if derived.optimizer_shards > 1 else []
+    over_dp, over_tp = whole_matrix_traffic(
+        buckets=gathered,
+        matrices=buffer.matrices,
+        data_parallel_size=dp,
+        tensor_parallel_size=tp,
+        main_bytes=main_bytes,
+    )
+    sums = tensor_parallel_traffic(
+        size, part, again, sequence_parallel=sp, param_bytes=param_bytes, owed=owed_tp, **step
+    )
+    grads = data_parallel_traffic(
+        parameters=buffer.elements,
+        data_parallel_size=dp,
+        buckets=len(buffer.buckets),
+        grad_bytes=2 if config.parallel.grad_reduce_in_bf16 else main_bytes,
+        param_bytes=param_bytes,
+        sharded=config.parallel.use_distributed_optimizer,
+        sums=derived.num_micro_batches if config.parallel.shards_gradients else 1,
+        ordered=config.train.deterministic_mode,
+    )
     return {
-        "tp": tensor_parallel_traffic(size, part, again, sequence_parallel=sp, param_bytes=param_bytes, **step),
+        "tp": joined(sums, over_tp),
         "pp": pipeline_traffic(size, sequence_parallel=sp, hidden_bytes=hidden_bytes, **step),
-        "ends of pp": ends_traffic(size, tensor_parallel_size=tp, grad_bytes=4) if at_one_end else {},
-        "dp": data_parallel_traffic(
-            parameters=parameters,
-            data_parallel_size=derived.data_parallel_size,
-            buckets=buckets,
-            grad_bytes=2 if config.parallel.grad_reduce_in_bf16 else 4,
-            param_bytes=param_bytes,
-            sharded=config.parallel.use_distributed_optimizer,
-        ),
+        "ends of pp": ends_traffic(owed=owed_ends, grad_bytes=main_bytes),
+        "dp": joined(grads, over_dp),
     }

@@ -1,8 +1,9 @@
-"""Rules about what is kept and what is computed again."""
+"""Rules about what is kept, what is computed again, and what replicas share."""
 
 from collections.abc import Iterator
 
 from megalite.config.memory import MODULES
+from megalite.config.size import ffn_hidden_size, query_groups
 from megalite.rules.job import Job, Rules
 
 _ELSEWHERE = dict.fromkeys(("moe", "moe_act", "shared_experts"), "there are no experts yet") | {
@@ -57,7 +58,56 @@ def _distributed(job: Job) -> Iterator[str]:
         )
 
 
+def _sharding(job: Job) -> Iterator[str]:
+    parallel = job.config.parallel
+    strategy, pp = parallel.data_parallel_sharding_strategy, parallel.pipeline_model_parallel_size
+    asked = f"--data-parallel-sharding-strategy {strategy}"
+    if strategy == "optim_grads_params":
+        yield f"{asked} is not supported: each rank holds all parameters of its stages. {_nearest(job)}"
+    elif strategy == "no_shard" and parallel.use_distributed_optimizer:
+        yield f"{asked} does not go with --use-distributed-optimizer, which shards. Give one."
+    elif strategy in ("optim", "optim_grads") and not parallel.use_distributed_optimizer:
+        yield f"{asked} needs --use-distributed-optimizer. Give it, or leave this out."
+    elif strategy == "optim_grads" and pp > 1:
+        yield (
+            f"{asked} reduces the gradients of every micro-batch, and a pipeline lives of many: with "
+            f"--pipeline-model-parallel-size {pp} a step would send its gradients as often as it has micro-batches. Use "
+            "--data-parallel-sharding-strategy optim."
+        )
+    elif strategy == "optim_grads" and parallel.pipeline_schedule in ("zb-h1", "zb-v"):
+        yield (
+            f"{asked} reduces what a whole backward gives, and --pipeline-schedule {parallel.pipeline_schedule} splits "
+            "it. Leave the schedule out."
+        )
+    elif strategy == "optim_grads" and job.config.optimizer.optimizer == "muon":
+        yield (
+            f"{asked} does not go with --optimizer muon, which makes whole matrices in the memory of the gradients. Use "
+            "--data-parallel-sharding-strategy optim."
+        )
+
+
+def _nearest(job: Job) -> str:
+    """The layout that comes nearest to parameters that are shared out."""
+    model, parallel = job.config.model, job.config.parallel
+    groups, tp = query_groups(model), parallel.tensor_model_parallel_size
+    fitting = [
+        size
+        for size in range(tp + 1, job.world_size // parallel.pipeline_model_parallel_size + 1)
+        if job.world_size % (size * parallel.pipeline_model_parallel_size) == 0
+        and model.num_attention_heads % size == groups % size == ffn_hidden_size(model) % size == 0
+    ]
+    shared = f" with --tensor-model-parallel-size {fitting[-1]}, which shares parameters, too" if fitting else ""
+    return f"Use --use-distributed-optimizer --data-parallel-sharding-strategy optim_grads{shared}."
+
+
+def _buckets(job: Job) -> Iterator[str]:
+    size, count = job.config.parallel.ddp_bucket_size, job.config.parallel.ddp_num_buckets
+    if size and count:
+        yield f"--ddp-bucket-size {size} and --ddp-num-buckets {count} both say how large buckets are. Give one."
+
+
 _SIZES = "--seq-length --micro-batch-size --hidden-size"
+_LAYOUT = "--tensor-model-parallel-size --pipeline-model-parallel-size --pipeline-schedule"
 
 MEMORY_RULES: Rules = (
     (
@@ -67,5 +117,7 @@ MEMORY_RULES: Rules = (
     ),
     ("--recompute-modules", _modules),
     (f"--distribute-saved-activations --tensor-model-parallel-size --sequence-parallel {_SIZES}", _distributed),
+    (f"--data-parallel-sharding-strategy --use-distributed-optimizer --optimizer {_LAYOUT}", _sharding),
+    ("--ddp-bucket-size --ddp-num-buckets", _buckets),
 )
 """Each rule with the flags that it reads."""

@@ -4,8 +4,11 @@ from megalite.schedule.action import Action, Op, Program
 from megalite.schedule.check import check_complete, check_pairs, ranks_of_stages, simulate
 
 
-def lower(schedule: list[Program], *, num_micro_batches: int, training: bool = True) -> list[Program]:
-    """Each rank's program with its messages, and a GRAD_SYNC after the last backward of each of its stages.
+def lower(
+    schedule: list[Program], *, num_micro_batches: int, training: bool = True, sync_each: bool = False
+) -> list[Program]:
+    """Each rank's program with its messages, and a GRAD_SYNC after the last backward of each of its stages, or, where
+    `sync_each`, after every whole backward.
 
     A message enters both programs at the moment when the simulation has what it brings. So RECV stands before what
     the receiver does meanwhile, and any two ranks see their messages in one order. Receiving just before use would
@@ -29,7 +32,7 @@ def lower(schedule: list[Program], *, num_micro_batches: int, training: bool = T
             if place.get(other, place[stage]) != place[stage]:
                 programs[place[stage]].append(Action(send, stage, microbatch))
                 programs[place[other]].append(Action(receive, other, microbatch))
-        if last.get(stage) == action:
+        if last.get(stage) == action or (sync_each and op is Op.B):
             programs[place[stage]].append(Action(Op.GRAD_SYNC, stage))
     check_pairs(programs)
     return programs

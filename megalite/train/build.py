@@ -6,6 +6,7 @@ from functools import cache, partial
 
 import torch
 
+from megalite.arith.treatment import treatment
 from megalite.comm.collectives import (
     start_all_reduce,
     start_ordered_reduce_scatter,
@@ -14,10 +15,12 @@ from megalite.comm.collectives import (
 )
 from megalite.comm.p2p import Link
 from megalite.config.batch_schedule import BatchSchedule
-from megalite.config.derive import Derived
+from megalite.config.derive import Derived, bucket_size
 from megalite.config.pipeline import Pipeline
 from megalite.config.schema import Config, Train
 from megalite.data_parallel.buffer import GradBuffer
+from megalite.data_parallel.main_grads import MainGrads
+from megalite.data_parallel.owned_grads import OwnedGrads
 from megalite.data_parallel.policy import Policy, Replicated, Sharded, StartSum, rounded
 from megalite.mesh import Group, ParallelMesh
 from megalite.model.gpt import GPT
@@ -27,7 +30,6 @@ from megalite.optimizer import rules
 from megalite.optimizer.lr import LearningRate, Schedules, WeightDecay
 from megalite.optimizer.muon import Muon
 from megalite.optimizer.optimizer import Optimizer
-from megalite.optimizer.param_groups import treatment
 from megalite.optimizer.scaler import ConstantScale, DynamicScale
 from megalite.pipeline_parallel.executor import Watch, unwatched
 from megalite.pipeline_parallel.mail import Mail
@@ -84,16 +86,20 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
     )
     for stage in stages.values():
         init_weights(stage, config.train.seed)
+    held = parameters_by_stage(stages)
+    tied = frozenset() if config.model.untie_embeddings_and_output_weights else frozenset({"embedding.word.weight"})
+    untied = sum(weight.numel() for entries in held.values() for name, weight, _ in entries if name not in tied)
     buffer = GradBuffer(
-        parameters_by_stage(stages),
+        held,
         treat=partial(
             treatment,
             decoupled=config.optimizer.decoupled_lr is not None,
             by_matrix=config.optimizer.optimizer == "muon",
         ),
-        tied=frozenset() if config.model.untie_embeddings_and_output_weights else frozenset({"embedding.word.weight"}),
-        bucket_size=derived.bucket_size,
+        tied=tied,
+        bucket_size=bucket_size(config.parallel, mesh.dp.size, untied),
         policy=_policy(config, mesh.dp),
+        keep=OwnedGrads if config.parallel.shards_gradients else MainGrads,
         overlap=config.parallel.overlap_grad_reduce,
         overlap_gather=config.parallel.overlap_param_gather,
         dtype=dtype,
@@ -102,7 +108,7 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
     if config.parallel.overlap_param_gather:
         for stage in stages.values():
             buffer.wait_in_forward(stage)
-    program, evaluation = programs(asked, placed, mesh.pp.rank)
+    program, evaluation = programs(asked, placed, mesh.pp.rank, sync_each=config.parallel.shards_gradients)
     return Engine(
         mesh=mesh,
         seed=config.train.seed,
@@ -196,8 +202,10 @@ def build_mail(placed: Sequence[int], mesh: ParallelMesh, *, sequence_parallel: 
     return Mail(Link(mesh.pp, copies=alone if sequence_parallel else mesh.tp), placed)
 
 
-def programs(asked: Pipeline, placed: Sequence[int], rank: int) -> tuple[Programs, Programs]:
-    """The programs of training and of evaluation."""
+def programs(
+    asked: Pipeline, placed: Sequence[int], rank: int, *, sync_each: bool = False
+) -> tuple[Programs, Programs]:
+    """The programs of training and of evaluation; `sync_each`: gradients are summed over dp in every micro-batch."""
 
     @cache
     def training(count: int) -> Program:
@@ -208,7 +216,7 @@ def programs(asked: Pipeline, placed: Sequence[int], rank: int) -> tuple[Program
             num_chunks=asked.num_chunks,
             group_size=asked.group_size,
         )
-        return lower(schedule, num_micro_batches=count)[rank]
+        return lower(schedule, num_micro_batches=count, sync_each=sync_each)[rank]
 
     @cache
     def evaluation(count: int) -> Program:

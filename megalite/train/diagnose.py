@@ -22,7 +22,7 @@ def not_finite(engine: Engine, microbatches: Sequence[MicroBatch], *, loss: floa
     """
     output = first_output(engine, microbatches, step)
     buffer = engine.buffer
-    bad = [piece.slot.name for piece in buffer.pieces if not buffer.grads[piece.range].isfinite().all()]
+    bad = [piece.slot.name for piece in buffer.pieces if not buffer.grads.of(piece).isfinite().all()]
     named = [name for names in all_gather_object(bad, holders(buffer, engine.mesh)) for name in names]
     if output:
         what = f"the first output that is not finite is that of {output}"

@@ -27,7 +27,7 @@ Bytes = dict[str, int]
 
 def held_states(engine: Engine) -> Bytes:
     """What lives as long as the run."""
-    held = Counter({"params": engine.buffer.params.nbytes, "main grads": engine.buffer.grads.nbytes})
+    held = Counter({"params": engine.buffer.params.nbytes, "main grads": engine.buffer.grads.vector.nbytes})
     for home in engine.optimizer.homes:
         where = "" if home.memory == "device" else f", {home.memory}"
         for name, nbytes in home.held().items():
@@ -102,7 +102,7 @@ class MemoryReport:
             return
         with self._watch(action), self.saved.watching():
             yield
-        self.in_flight = max(self.in_flight, self.engine.buffer.in_flight())
+        self.in_flight = max(self.in_flight, self.engine.buffer.grads.in_flight())
 
     def measured(self) -> Bytes:
         """What this rank has held of each kind at most."""

@@ -38,7 +38,7 @@ def forward_backward(engine: Engine, microbatches: Sequence[MicroBatch], *, step
     """
     count = max(all_reduce(counted_tokens(microbatches), engine.mesh.replicas).item(), 1.0)
     seed = engine.loss_scale.value / count
-    loss_grad = torch.tensor(seed, dtype=engine.buffer.grads.dtype, device=engine.mesh.device)
+    loss_grad = torch.tensor(seed, dtype=engine.buffer.grads.vector.dtype, device=engine.mesh.device)
     chunks = {stage: Pass(engine=engine, stage=stage, step=step, loss_grad=loss_grad) for stage in engine.stages}
     losses = execute(engine.program(len(microbatches)), chunks, microbatches, engine.mail, engine.watch)
     with engine.timers("all-grads-sync", 2):

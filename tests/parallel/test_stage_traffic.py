@@ -3,16 +3,11 @@
 import pytest
 import torch
 
-from megalite.config.derive import derive, padded_vocab_size
 from megalite.config.schema import Config
-from megalite.config.size import model_size
 from megalite.mesh import ParallelMesh
-from megalite.plan.rank import rank_plans
-from megalite.schedule.partition import partition
-from megalite.schedule.schedules import make_schedule
 from megalite.train.step import forward_backward
 from tests.parallel import harness
-from tests.parallel.harness import VOCAB, Layout
+from tests.parallel.harness import Layout
 from tests.pool import Pool
 
 LAYOUTS: dict[str, Layout] = {
@@ -28,8 +23,8 @@ LAYOUTS: dict[str, Layout] = {
 Counts = dict[str, dict[str, tuple[int, int]]]
 
 
-def sent(mesh: ParallelMesh, settings: Config) -> tuple[Counts, int, int]:
-    """What one step sends: group -> collective -> (calls, bytes); the pipeline rank, and how many parameters it has."""
+def sent(mesh: ParallelMesh, settings: Config) -> tuple[Counts, Counts, int, int]:
+    """What one step sends, and what was planned: group -> collective -> (calls, bytes); the same of parameters."""
     engine = harness.make(mesh, settings, torch.float32)
     groups = {"tp": mesh.tp, "pp": mesh.pp, "ends of pp": mesh.ends}
     before = {name: group.traffic.calls.copy() for name, group in groups.items()}
@@ -39,29 +34,16 @@ def sent(mesh: ParallelMesh, settings: Config) -> tuple[Counts, int, int]:
         name: {verb: (group.traffic.calls[verb], group.traffic.bytes[verb]) for verb in group.traffic.calls}
         for name, group in groups.items()
     }
-    return counts, mesh.pp.rank, sum(slot.parameter.numel() for slot in engine.buffer.slots)
+    plan = harness.plan_of(settings, mesh)
+    planned = {group: {verb: (s.calls, s.nbytes) for verb, s in plan.traffic[group].items()} for group in counts}
+    return counts, planned, sum(slot.parameter.numel() for slot in engine.buffer.slots), plan.parameters
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("model", ["gpt2", "llama", "qk layer norm"])
 def test_a_rank_sends_and_holds_what_the_plan_says(pool: Pool, model: str, layout: str) -> None:
-    settings, grid = harness.config(model, LAYOUTS[layout], num_layers=4), harness.grid(LAYOUTS[layout])
-    derived, tp = derive(settings, grid.world_size), grid.size("tp")
-    padded = padded_vocab_size(VOCAB, divisible_by=settings.model.make_vocab_size_divisible_by, tensor_parallel_size=tp)
-    pipeline = derived.pipeline
-    programs = make_schedule(
-        pipeline.schedule,
-        num_ranks=pipeline.num_ranks,
-        num_micro_batches=derived.num_micro_batches,
-        num_chunks=pipeline.num_chunks,
-        group_size=pipeline.group_size,
-    )
-    stages = partition(settings.model, settings.parallel, vocab_size=VOCAB)
-    plans = rank_plans(settings, derived, model_size(settings.model, vocab_size=padded), stages, programs)
-    for counts, rank, parameters in pool.run(grid, sent, settings):
-        plan = plans[rank]
-        loss = counts["pp"].pop("all_reduce")
-        assert loss == (1, 8), "the loss is told to all stages"
-        expected = {group: {verb: (s.calls, s.nbytes) for verb, s in plan.traffic[group].items()} for group in counts}
-        assert counts == expected
-        assert parameters == plan.parameters
+    settings = harness.config(model, LAYOUTS[layout], num_layers=4)
+    for counts, planned, held, parameters in pool.run(harness.grid(LAYOUTS[layout]), sent, settings):
+        assert counts["pp"].pop("all_reduce") == (1, 8), "the loss is told to all stages"
+        assert counts == planned
+        assert held == parameters

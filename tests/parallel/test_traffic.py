@@ -1,15 +1,16 @@
-"""What a step sends equals the closed forms, call by call and byte by byte."""
+"""What a step sends is what the plan says, call by call and byte by byte, and on every rank."""
+
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
-from megalite.arith.traffic import data_parallel_traffic, tensor_parallel_traffic
 from megalite.config.schema import Config
-from megalite.config.size import model_size
 from megalite.mesh import ParallelMesh
 from megalite.train.step import train_step
 from tests.parallel import harness
-from tests.parallel.harness import GLOBAL_BATCH, MODELS, VOCAB, Layout
+from tests.parallel.harness import GLOBAL_BATCH, MODELS, Layout, soak
 from tests.pool import Pool
 
 LAYOUTS: dict[str, Layout] = {
@@ -21,48 +22,96 @@ LAYOUTS: dict[str, Layout] = {
     "tp2-sp-dp2": {"tp": 2, "sp": 1, "dp": 2},
     "dp2-sharded": {"dp": 2, "sharded": 1},
     "dp4-sharded": {"dp": 4, "sharded": 1, "overlap": 1, "gather": 1, "bucket": 4000},
+    "dp2-grads": {"dp": 2, "sharded": 2},
+    "tp2-sp-dp2-sharded": {"tp": 2, "sp": 1, "dp": 2, "sharded": 1, "buckets": 3},
+    "tp2-dp2-grads": {"tp": 2, "dp": 2, "sharded": 2, "overlap": 1, "bucket": 3000},
+    "pp2-dp2-sharded": {"pp": 2, "dp": 2, "sharded": 1, "buckets": 2},
 }
+SETTINGS: dict[str, dict[str, Any]] = {
+    "": {},
+    "bf16 on the way": {"grad_reduce_in_bf16": True},
+    "deterministic": {"deterministic_mode": True},
+    "muon": {"optimizer": "muon"},
+    "decoupled": {"decoupled_lr": 1e-3},
+}
+GROUPS = ("tp", "dp", "ends")
+CASES = [
+    *(("gpt2", layout, "") for layout in LAYOUTS),
+    ("llama", "tp2", ""),
+    ("llama", "tp2-sp-dp2-sharded", ""),
+    ("llama", "dp4-sharded", ""),
+    ("qk norm", "tp2-dp2-grads", ""),
+    ("qk layer norm", "tp2-sp", ""),
+    ("sinks", "tp2-sp-dp2", ""),
+    ("gpt2", "dp2-grads", "bf16 on the way"),
+    ("gpt2", "dp2-overlap", "deterministic"),
+    ("llama", "dp2-grads", "deterministic"),
+    ("gpt2", "tp2-sp-dp2-sharded", "muon"),
+    ("llama", "pp2-dp2-sharded", "muon"),
+    ("llama", "tp4", "muon"),
+    ("llama", "dp4-sharded", "decoupled"),
+]
+ALL = [
+    (model, layout, asked)
+    for model in ("gpt2", "llama", "qk norm", "qk layer norm", "sinks")
+    for layout in LAYOUTS
+    for asked in SETTINGS
+    if not ("grads" in layout and asked == "muon")
+]
 
-Counts = dict[str, tuple[int, int]]
+Counts = dict[str, dict[str, tuple[int, int]]]
+
+
+def config(model: str, layout: Layout, settings: dict[str, Any]) -> Config:
+    config = harness.config(model, layout)
+    return replace(
+        config,
+        **{
+            name: replace(part, **{key: value for key, value in settings.items() if hasattr(part, key)})
+            for name, part in vars(config).items()
+            if name in ("parallel", "train", "optimizer")
+        },
+    )
 
 
 def sent(mesh: ParallelMesh, settings: Config) -> tuple[Counts, Counts, int, int]:
-    """What one step sends over tp and dp: collective -> (calls, bytes); the buckets and parameters of a rank."""
+    """What one step sends, and what was planned: group -> collective -> (calls, bytes); buckets, and parameters."""
     engine = harness.make(mesh, settings, torch.float32)
     train_step(engine, harness.batch(mesh, settings, 0), step=1, consumed_samples=0)
     engine.buffer.wait_params()
-    tp, dp = (
-        {name: (group.traffic.calls[name], group.traffic.bytes[name]) for name in group.traffic.calls}
-        for group in (mesh.tp, mesh.dp)
-    )
-    return tp, dp, len(engine.buffer.buckets), len(engine.buffer.params)
+    counts = {
+        name: {verb: (group.traffic.calls[verb], group.traffic.bytes[verb]) for verb in group.traffic.calls}
+        for name, group in ((name, getattr(mesh, name)) for name in GROUPS)
+    }
+    plan = harness.plan_of(settings, mesh).traffic
+    planned = {
+        name: {verb: (one.calls, one.nbytes) for verb, one in plan["ends of pp" if name == "ends" else name].items()}
+        for name in GROUPS
+    }
+    return counts, planned, len(engine.buffer.buckets), len(engine.buffer.params)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("model", ["gpt2", "llama", "qk norm", "qk layer norm", "sinks"])
-def test_a_step_sends_what_the_closed_forms_say(pool: Pool, model: str, layout: str) -> None:
-    settings = harness.config(model, LAYOUTS[layout])
-    grid = harness.grid(LAYOUTS[layout])
-    expected_tp = tensor_parallel_traffic(
-        model_size(settings.model, vocab_size=VOCAB),
-        tensor_parallel_size=grid.size("tp"),
-        sequence_parallel=settings.parallel.sequence_parallel,
-        micro_batch_size=1,
-        num_micro_batches=GLOBAL_BATCH // grid.size("dp"),
-        param_bytes=4,
-    )
-    for tp, dp, buckets, parameters in pool.run(grid, sent, settings):
-        assert tp == {name: (s.calls, s.nbytes) for name, s in expected_tp.items()}
-        gradients = data_parallel_traffic(
-            parameters=parameters,
-            data_parallel_size=grid.size("dp"),
-            buckets=buckets,
-            grad_bytes=4,
-            param_bytes=4,
-            sharded=settings.parallel.use_distributed_optimizer,
+@pytest.mark.parametrize(("model", "layout", "asked"), CASES + [soak(*case) for case in ALL if case not in CASES])
+def test_a_step_sends_what_was_planned(pool: Pool, model: str, layout: str, asked: str) -> None:
+    settings = config(model, LAYOUTS[layout], SETTINGS[asked])
+    for counts, planned, buckets, _ in pool.run(harness.grid(LAYOUTS[layout]), sent, settings):
+        assert counts == planned
+        tied = not MODELS[model].untie_embeddings_and_output_weights
+        assert (buckets > 1 + tied) == ("bucket" in LAYOUTS[layout] or "buckets" in LAYOUTS[layout])
+
+
+@pytest.mark.parametrize("buckets", [{}, {"buckets": 3}, {"bucket": 3000}])
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_the_counts_of_zero(pool: Pool, stage: int, buckets: Layout) -> None:
+    """Once a step, and of every bucket: an all-reduce; from stage 1 on a reduce-scatter and an all-gather, and none; in
+    stage 2 as many reduce-scatters as micro-batches. Of the bytes a rank sends (d - 1) / d, d data parallel ranks."""
+    layout = {"dp": 2, "sharded": stage, **buckets}
+    for counts, _, number, parameters in pool.run(harness.grid(layout), sent, harness.config("gpt2", layout)):
+        sums = GLOBAL_BATCH // 2 if stage == 2 else 1
+        gradients, gathered = (sums * number, sums * 4 * parameters), (number, 4 * parameters)
+        assert counts["dp"] == (
+            {"reduce_scatter": gradients, "all_gather": gathered} if stage else {"all_reduce": gradients}
         )
-        assert dp == {name: (s.calls, s.nbytes) for name, s in gradients.items()}
-        assert (buckets > 2) == ("bucket" in LAYOUTS[layout])
 
 
 def test_the_counts_of_the_papers(pool: Pool) -> None:
@@ -72,5 +121,5 @@ def test_the_counts_of_the_papers(pool: Pool) -> None:
         "tp2": {"all_reduce": m * (4 * layers + 2), "all_gather": m},
         "tp2-sp": {"all_gather": m * (6 * layers + 4), "reduce_scatter": m * (4 * layers + 2), "all_reduce": 1},
     }.items():
-        tp, *_ = pool.run(harness.grid(LAYOUTS[layout]), sent, harness.config("gpt2", LAYOUTS[layout]))[0]
-        assert {name: count for name, (count, _) in tp.items()} == calls
+        counts, *_ = pool.run(harness.grid(LAYOUTS[layout]), sent, harness.config("gpt2", LAYOUTS[layout]))[0]
+        assert {name: count for name, (count, _) in counts["tp"].items()} == calls

@@ -1,6 +1,7 @@
 """Closed forms against the literature's formulas, published models, and counting by hand."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ from megalite.arith.memory import (
     region_activations,
     state_bytes,
 )
-from megalite.arith.parameters import count_parameters
+from megalite.arith.buckets import place
+from megalite.arith.parameters import count_parameters, weights
 from megalite.arith.part import Part, whole
 from megalite.arith.traffic import (
     Sent,
@@ -186,13 +188,17 @@ def test_a_group_of_one_sends_nothing():
 
 def test_data_parallel_collectives():
     assert dp_traffic(2, 3, sharded=False) == {"all_reduce": Sent(calls=3, nbytes=40)}
-    both = {"reduce_scatter": Sent(calls=3, nbytes=40), "all_gather": Sent(calls=3, nbytes=20)}
-    assert dp_traffic(2, 3, sharded=True) == both
+    gathered = Sent(calls=3, nbytes=20)
+    assert dp_traffic(2, 3, sharded=True) == {"reduce_scatter": Sent(calls=3, nbytes=40), "all_gather": gathered}
+    often = {"reduce_scatter": Sent(calls=15, nbytes=200), "all_gather": gathered}
+    assert dp_traffic(2, 3, sharded=True, sums=5) == often
+    assert dp_traffic(4, 3, sharded=False, ordered=True) == {"all_gather": Sent(calls=3, nbytes=160)}
+    assert dp_traffic(4, 3, sharded=True, ordered=True) == {"all_gather": Sent(calls=6, nbytes=180)}
 
 
-def dp_traffic(ranks: int, buckets: int, *, sharded: bool) -> dict[str, Sent]:
+def dp_traffic(ranks: int, buckets: int, **how: Any) -> dict[str, Sent]:
     return data_parallel_traffic(
-        parameters=10, data_parallel_size=ranks, buckets=buckets, grad_bytes=4, param_bytes=2, sharded=sharded
+        parameters=10, data_parallel_size=ranks, buckets=buckets, grad_bytes=4, param_bytes=2, **how
     )
 
 
@@ -276,5 +282,24 @@ def test_a_message_that_ranks_do_not_divide_is_sent_whole():
 
 
 def test_ends_of_a_pipeline_sum_tied_embeddings():
-    assert ends_traffic(SIZE, tensor_parallel_size=2, grad_bytes=4) == {"all_reduce": Sent(calls=1, nbytes=48 * 64 * 4)}
-    assert ends_traffic(replace(SIZE, tied_embeddings=False), tensor_parallel_size=2, grad_bytes=4) == {}
+    assert ends_traffic(owed=48 * 64, grad_bytes=4) == {"all_reduce": Sent(calls=1, nbytes=48 * 64 * 4)}
+    assert ends_traffic(owed=0, grad_bytes=4) == {}
+
+
+@pytest.mark.parametrize("part", [*PARTS, whole(SIZE)])
+@pytest.mark.parametrize("size", [SIZE, llama(4, 64, 96, 8, 4, 96), llama(4, 64, 96, 8, 4, 96, tied=True)])
+def test_the_listed_weights_are_those_that_are_counted(size, part):
+    listed, counted = weights(size, part), count_parameters(size, part)
+    assert sum(weight.on_rank(1) for weight in listed) == counted.total
+    assert sum(weight.on_rank(4) for weight in listed) == counted.per_rank(4)
+
+
+def test_buckets_are_closed_once_they_hold_enough():
+    """Five parameters of two kinds; padding behind each kind, and to a multiple for two ranks."""
+    parameters = [(70, "b"), (10, "a"), (64, "a"), (200, "a"), (1, "b")]
+    first, second = place(parameters, 80, shards=2, start=128), place(parameters, None, shards=2, start=0)
+    assert [bucket.range for bucket in first] == [slice(128, 384), slice(384, 768), slice(768, 896)]
+    assert [(one.index, one.range) for one in first[0].parameters] == [(1, slice(128, 138)), (0, slice(192, 262))]
+    assert list(first[0].runs()) == [("a", slice(128, 192)), ("b", slice(192, 384))]
+    assert [bucket.range for bucket in second] == [slice(0, 512)]
+    assert place([], 80, shards=2, start=0) == []

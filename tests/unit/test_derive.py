@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from megalite.config.cli import parse
-from megalite.config.derive import derive, padded_vocab_size
+from megalite.config.derive import bucket_size, derive, padded_vocab_size
 from megalite.config.size import model_size
 from megalite.config.split import split_shares
 
@@ -54,9 +54,6 @@ def test_model_size(flags, expected):
         ("", {"data_parallel_size": 4, "global_batch_size": 8, "num_micro_batches": 1}),
         ("--tensor-model-parallel-size 2", {"data_parallel_size": 2, "global_batch_size": 4}),
         ("--global-batch-size 24", {"num_micro_batches": 3, "train_samples": 2400, "lr_decay_samples": 2400}),
-        ("", {"bucket_size": None}),
-        ("--overlap-grad-reduce", {"bucket_size": 40_000_000}),
-        ("--ddp-bucket-size 7", {"bucket_size": 7}),
         ("--lr-decay-iters 50 --lr-warmup-iters 5", {"lr_decay_samples": 400, "lr_warmup_samples": 40}),
         ("--lr-warmup-fraction 0.015", {"lr_warmup_samples": 12.0}),
         ("--lr-wsd-decay-iters 3", {"lr_wsd_decay_samples": 24}),
@@ -117,8 +114,19 @@ def test_run_counted_in_samples():
     assert (found.lr_decay_samples, found.lr_warmup_samples) == (70, 9)
 
 
-def test_buckets_grow_with_data_parallelism():
-    assert derived("--overlap-grad-reduce", 64).bucket_size == 64_000_000
+@pytest.mark.parametrize(
+    ("flags", "dp", "expected"),
+    [
+        ("", 4, None),
+        ("--overlap-grad-reduce", 4, 40_000_000),
+        ("--overlap-grad-reduce", 64, 64_000_000),
+        ("--use-distributed-optimizer --data-parallel-sharding-strategy optim_grads", 4, 40_000_000),
+        ("--ddp-bucket-size 7", 4, 7),
+        ("--ddp-num-buckets 3 --overlap-grad-reduce", 4, 334),
+    ],
+)
+def test_bucket_sizes(flags, dp, expected):
+    assert bucket_size(config(flags).parallel, dp, 1000) == expected
 
 
 @pytest.mark.parametrize(("case", "padded"), MEGATRON["padded_vocab"].items())
