@@ -36,7 +36,11 @@ class BlendedDataset:
     def __getitem__(self, index: int) -> np.ndarray:
         if not 0 <= index < len(self):
             raise IndexError(f"the blend was built for {len(self)} samples; there is none with number {index}")
-        return self.datasets[self.dataset_index[index]][int(self.dataset_sample_index[index])]
+        return self.datasets[self.dataset_index.item(index)][self.dataset_sample_index.item(index)]
+
+    def check(self, index: int) -> None:
+        """See `GPTDataset.check`."""
+        self.datasets[self.dataset_index.item(index)].check(self.dataset_sample_index.item(index))
 
 
 def parse_data_path(entries: Sequence[str], flag: str = "--data-path") -> tuple[list[str], list[float] | None]:

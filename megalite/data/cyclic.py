@@ -24,8 +24,15 @@ class Cyclic:
         return sys.maxsize
 
     def __getitem__(self, index: int) -> np.ndarray:
+        return self.dataset[self._number(index)]
+
+    def check(self, index: int) -> None:
+        """See `GPTDataset.check`."""
+        self.dataset.check(self._number(index))
+
+    def _number(self, index: int) -> int:
         epoch, place = divmod(index, len(self.dataset))
-        return self.dataset[int(_order(epoch, len(self.dataset))[place])]
+        return int(_order(epoch, len(self.dataset))[place])
 
 
 @lru_cache(maxsize=2)  # Two, since threads may read ahead into the next.

@@ -52,6 +52,10 @@ class FillInTheMiddle:
         filled[: len(changed)] = changed[: len(sample)]
         return filled
 
+    def check(self, index: int) -> None:
+        """See `GPTDataset.check`."""
+        self.dataset.check(index)
+
     def _document(self, tokens: np.ndarray, random: np.random.Generator) -> np.ndarray:
         separator = self.middle.separator
         if separator is None or separator not in tokens:

@@ -74,7 +74,8 @@ class GPTDataset:
     """`dataset[i]`: sample i as int64 [seq_length + 1]. `remark` is for the log, where it is not empty.
 
     `sequences` is the part of the corpus to use and `num_samples` the least number of samples to have: the part is
-    repeated as often as that takes (None: once). ValueError when it has no tokens, or ids beyond vocab_size.
+    repeated as often as that takes (None: once). ValueError when it has no tokens, or where a look into it finds ids
+    beyond vocab_size; what it missed `check` finds, which whoever makes batches calls.
     """
 
     def __init__(
@@ -131,21 +132,28 @@ class GPTDataset:
         return len(self.shuffle_index)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        if not 0 <= index < len(self):
+        pieces = [tokens for _, _, tokens in self._pieces(index)]
+        return pieces[0].astype(np.int64) if len(pieces) == 1 else np.concatenate(pieces, dtype=np.int64)
+
+    def check(self, index: int) -> None:
+        """ValueError names the document in which a sample has an id beyond the vocabulary."""
+        for sequence, start, tokens in self._pieces(index):
+            self._check_vocabulary(sequence, start, tokens)
+
+    def _pieces(self, index: int) -> list[tuple[int, int, np.ndarray]]:
+        """What a sample is made of: the sequence, from which of its tokens on, and the tokens as they are stored."""
+        if not 0 <= index < len(self.shuffle_index):
             raise IndexError(
                 f"{self.corpus.prefix} was built for {len(self)} samples; there is none with number {index}"
             )
-        row = int(self.shuffle_index[index])
-        first, begin, last, end = self.sample_index[row : row + 2].ravel().tolist()
-        sequences = self.document_index[first : last + 1].tolist()
-        starts = [begin] + [0] * (last - first)
-        lengths = [None] * (last - first) + [end + 1 - starts[-1]]
-        pieces = list(map(self.corpus.get, sequences, starts, lengths))
-        # In their own dtype, which is the narrower one.
-        if any(map(self._is_outside, pieces)):
-            for sequence, start, piece in zip(sequences, starts, pieces, strict=True):
-                self._check_vocabulary(sequence, start, piece)
-        return np.concatenate(pieces, dtype=np.int64)
+        row, cuts = self.shuffle_index.item(index), self.sample_index
+        first, begin, last, end = cuts.item(row, 0), cuts.item(row, 1), cuts.item(row + 1, 0), cuts.item(row + 1, 1)
+        pieces = []
+        for place in range(first, last + 1):
+            sequence, start = self.document_index.item(place), begin if place == first else 0
+            tokens = self.corpus.get(sequence, start, end + 1 - start if place == last else None)
+            pieces.append((sequence, start, tokens))
+        return pieces
 
     def _probe_vocabulary(self, sequences: range) -> None:
         if self.vocab_size is not None:
@@ -153,14 +161,9 @@ class GPTDataset:
                 length = min(PROBE_TOKENS, int(self.corpus.lengths[sequence]))
                 self._check_vocabulary(sequence, 0, self.corpus.get(sequence, 0, length))
 
-    def _is_outside(self, tokens: np.ndarray) -> bool:
-        if self.vocab_size is None or not tokens.size:
-            return False
-        return bool(tokens.max() >= self.vocab_size or (tokens.dtype.kind == "i" and tokens.min() < 0))
-
     def _check_vocabulary(self, sequence: int, start: int, tokens: np.ndarray) -> None:
         """`tokens` are those of a sequence from number `start` on."""
-        if self.vocab_size is not None and self._is_outside(tokens):
+        if self.vocab_size is not None and tokens.size and (tokens.min() < 0 or tokens.max() >= self.vocab_size):
             wrong = int(np.flatnonzero((tokens < 0) | (tokens >= self.vocab_size))[0])
             raise ValueError(
                 f"{self.corpus.prefix}: {self.corpus.place(sequence)} holds the token id {tokens[wrong]} at token "

@@ -80,6 +80,7 @@ class IndexedCorpus:
                 f"damaged. Preprocess the corpus again."
             )
         self.bytes = self._bin.size
+        self._row = self._bin.row(self.dtype)
         end = int(self.offsets[-1]) + int(self.lengths[-1]) * self.dtype.itemsize if sequences else 0
         if not 0 <= end <= self.bytes:
             raise ValueError(
@@ -102,7 +103,7 @@ class IndexedCorpus:
         """`length` tokens (None: all) of a sequence from token `offset` on, in the dtype of the file; a view of it."""
         if not 0 <= index < len(self.lengths):
             raise IndexError(f"{self.prefix} has {len(self)} sequences; there is none with number {index}")
-        whole, begin, width = int(self.lengths[index]), int(self.offsets[index]), self.dtype.itemsize
+        whole, begin, width = self.lengths.item(index), self.offsets.item(index), self.dtype.itemsize
         length = whole - offset if length is None else length
         assert 0 <= offset <= offset + length <= whole, (index, offset, length, whole)
         if not 0 <= begin <= begin + whole * width <= self.bytes:
@@ -111,6 +112,9 @@ class IndexedCorpus:
                 f"{self.bytes}: the file is damaged. Preprocess the corpus again."
             )
         begin += offset * width
+        if self._row is not None and not begin % width:
+            begin //= width
+            return self._row[begin : begin + length]
         return self._bin.read(begin, begin + length * width).view(self.dtype)
 
     def run(self, sequences: range) -> np.ndarray:

@@ -34,6 +34,8 @@ class Datasets:
     """None where nothing was asked for or nothing is left."""
     ends: DocumentEnds | None = None
     """What an end of document inside a sample does; None: nothing."""
+    vocab_size: int | None = None
+    """Ids must be below it; None: any are right."""
     usage: tuple[Usage, ...] = ()
     """What is taken of each corpus."""
     order: Mapping[str, Any] = field(default_factory=dict)
@@ -149,6 +151,7 @@ def _build(
         train=train.dataset,
         validation={name: part.dataset for name, part in validation.items() if part.dataset is not None},
         test=test.dataset,
+        vocab_size=request.vocab_size,
         usage=tuple(used for part in built for used in part.usage),
         notes=(*notes, *(note for part in built for note in part.notes)),
     )

@@ -102,6 +102,7 @@ def _micro_batches(session: Session, dataset: Dataset, first: int, size: int) ->
         dp_size=dp.size,
         device=session.engine.mesh.device,
         ends=session.datasets.ends,
+        vocab_size=session.datasets.vocab_size,
     )
 
 

@@ -1,14 +1,21 @@
 """Micro-batches: shapes, labels one further, and places in the global batch that no layout changes."""
 
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from megalite.data.batch import DocumentEnds, ReadAhead, micro_batches
+from megalite.data.cyclic import Cyclic
+from megalite.data.fill_in_the_middle import FillInTheMiddle, Middle
+from megalite.data.tokenizer import build_tokenizer
 
+ROOT = Path(__file__).parents[2]
 SEQ = 5
 
 
@@ -21,16 +28,20 @@ class Counting:
     def __getitem__(self, index: int) -> np.ndarray:
         return np.arange(SEQ + 1) + index * 10
 
+    def check(self, index: int) -> None:
+        raise ValueError(f"{index} is looked at")
 
-def batches(consumed, *, micro_batch_size=2, num_micro_batches=2, dp_rank=0, dp_size=1):
+
+def batches(consumed, *, micro_batch_size=2, num_micro_batches=2, dp_rank=0, dp_size=1, dataset=None, **given):
     return micro_batches(
-        Counting(),
+        dataset or Counting(),
         consumed,
         micro_batch_size=micro_batch_size,
         num_micro_batches=num_micro_batches,
         dp_rank=dp_rank,
         dp_size=dp_size,
         device=torch.device("cpu"),
+        **given,
     )
 
 
@@ -191,3 +202,67 @@ def test_the_next_samples_are_read_by_others():
     mine = threading.current_thread().name
     assert [index for index, reader in slow.readers.items() if reader == mine] == [1, 3, 33, 35]
     assert sorted(slow.readers) == list(range(1, 40, 2))
+
+
+def test_threads_end_with_what_they_read_for():
+    ahead = ReadAhead(Slow(), 3)
+    ahead.expect(range(20))
+    assert len(readers()) == 3
+    del ahead
+    until = time.monotonic() + 10
+    while readers():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def readers() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("read-ahead")]
+
+
+STUCK = """
+import sys, time, numpy as np
+from megalite.data.batch import ReadAhead
+
+class Stuck:
+    def __len__(self): return 40
+    def __getitem__(self, index): time.sleep(60)
+    def check(self, index): pass
+
+ahead = ReadAhead(Stuck(), 2)
+ahead.expect(range(40))
+sys.exit("the run fails")
+"""
+
+
+def test_a_run_that_fails_does_not_wait_for_what_is_being_read():
+    """A store that does not answer is tried again for a while, for each sample that was asked for."""
+    done = subprocess.run([sys.executable, "-c", STUCK], cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == (1, "the run fails\n")
+
+
+BYTES = build_tokenizer(tokenizer_type="ByteLevelTokenizer")
+WRAPPED = {
+    "bare": lambda data: data,
+    "read ahead": lambda data: ReadAhead(data, 1),
+    "cyclic": Cyclic,
+    "cut": lambda data: FillInTheMiddle(
+        data, Middle(rate=0, spm_rate=0, prefix=1, middle=2, suffix=3, pad=4), BYTES, seed=0
+    ),
+}
+
+
+@pytest.mark.parametrize("wrapped", WRAPPED)
+def test_an_id_beyond_the_vocabulary_is_found_in_any_batch(wrapped):
+    """The batch is looked at as a whole; the data set tells which sample it was, and of which document."""
+    data = WRAPPED[wrapped](Counting())
+    assert len(batches(0, dataset=data, vocab_size=400)) == 2
+    (first,) = batches(0, dataset=data, num_micro_batches=1, vocab_size=400)
+    with pytest.raises(ValueError, match=rf"^{first.tokens[0, 0] // 10} is looked at"):
+        batches(0, dataset=data, num_micro_batches=1, vocab_size=5)
+
+
+def test_an_id_that_no_document_holds_is_told_as_well(monkeypatch):
+    monkeypatch.setattr(Counting, "check", lambda self, index: None)
+    with pytest.raises(ValueError, match="a sample has ids 0 to 15, but the vocabulary has 15 entries"):
+        batches(0, vocab_size=15)
+    assert len(batches(0, num_micro_batches=1, vocab_size=16)) == 1

@@ -200,6 +200,13 @@ def test_two_widths_in_one_blend(tmp_path):
     assert {int(t) for sample in data for t in sample} == {65000, 129279}
     with pytest.raises(ValueError, match="wide: document 0 holds the token id 129279"):
         build(["1", narrow, "1", wide], (20, 0, 0), vocab_size=65001)
+    data.datasets[1].vocab_size = 65001
+    for index, corpus in enumerate(data.dataset_index):
+        if corpus == 1:
+            with pytest.raises(ValueError, match="wide: document 0 holds the token id 129279"):
+                data.check(index)
+        else:
+            data.check(index)
 
 
 def test_the_parts_are_disjoint_and_said(tmp_path):
