@@ -1,7 +1,12 @@
-"""A run saved in any layout goes on in any other as if nothing had happened."""
+"""A run saved in any layout goes on in any other as if nothing had happened.
+
+Layouts have sizes that do not divide each other: 3 data parallel ranks, stages of uneven depth, a vocabulary that is
+padded differently, tied embeddings (gpt2) and grouped queries (llama).
+"""
 
 from dataclasses import replace
-from itertools import product
+from functools import cache
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -18,17 +23,20 @@ from megalite.train.resume import Progress, load_checkpoint
 from megalite.train.save import save_checkpoint
 from megalite.train.step import train_step
 from tests.parallel import harness
-from tests.parallel.harness import GLOBAL_BATCH, VOCAB, Layout, soak
+from tests.parallel.harness import VOCAB, Layout, soak
 from tests.pool import Pool
 
 LAYOUTS: dict[str, Layout] = {
     "one": {},
     "pp2": {"pp": 2},
     "tp2": {"tp": 2},
+    "dp3-sharded": {"dp": 3, "sharded": 1},
     "pp2-v2": {"pp": 2, "schedule": "interleaved", "v": 2},
     "tp2-sp": {"tp": 2, "sp": 1},
+    "pp3-uneven": {"pp": 3, "layout": "Et|tt|tL"},
     "pp4": {"pp": 4},
     "dp2": {"dp": 2},
+    "dp3": {"dp": 3},
     "pp2-dp2": {"pp": 2, "dp": 2, "pp-first": 1},
     "tp4": {"tp": 4},
     "tp2-sp-pp2": {"tp": 2, "sp": 1, "pp": 2, "schedule": "zb-v"},
@@ -39,21 +47,26 @@ LAYOUTS: dict[str, Layout] = {
     "dp2-sharded-disk": {"dp": 2, "sharded": 1, "offload": "disk", "share": 0.6},
 }
 PAIRS = list(product(LAYOUTS, LAYOUTS))
-FEW = [pair for i, pair in enumerate(PAIRS) if i % 7 == 1]
-"""Each layout is left, and come to, at least twice; `make soak` runs all pairs."""
-LAYERS, STEPS = 4, 3
+"""`make soak` runs all of them."""
+CHAINS = {
+    ("gpt2", "adam"): [name for i, name in enumerate(LAYOUTS) if i % 2],
+    ("llama", "sgd"): [name for i, name in enumerate(LAYOUTS) if not i % 2],
+    ("llama", "adam"): ["tp2-sp-dp2", "dp3-sharded", "pp3-uneven", "tp4"],
+}
+"""One run each that changes its layout after every step: each layout is left, and come to."""
+LAYERS, STEPS, BATCH = 4, 2, 12
 
 
-def steps(mesh: ParallelMesh, settings: Config, dtype: torch.dtype) -> list[float]:
-    """Go on from --load, or start; the losses of STEPS more steps; save them if --save is given."""
+def steps(mesh: ParallelMesh, settings: Config, dtype: torch.dtype, number: int = STEPS) -> list[float]:
+    """Go on from --load, or start; the losses of `number` more steps; save them if --save is given."""
     engine = harness.make(mesh, settings, dtype)
     resumed = load_checkpoint(engine, settings, VOCAB)
     engine, progress = resumed.engine, resumed.progress
     losses = []
-    for _ in range(STEPS):
+    for _ in range(number):
         step, samples = progress.iteration + 1, progress.schedule_samples
         losses.append(train_step(engine, harness.batch(mesh, settings, step), step=step, consumed_samples=samples).loss)
-        progress.count(GLOBAL_BATCH, skipped=False)
+        progress.count(BATCH, skipped=False)
     if settings.checkpoint.save:
         save_checkpoint(engine, progress, settings, NullTokenizer(VOCAB))
     return losses
@@ -63,48 +76,63 @@ def settings(
     model: str, layout: str, *, load: Path | None = None, save: Path | None = None, optimizer: str = "adam"
 ) -> Config:
     kept = Checkpoint(load=load and str(load), save=save and str(save), exit_on_missing_checkpoint=True)
-    config = harness.config(model, LAYOUTS[layout], dropout=0.1, optimizer=optimizer, num_layers=LAYERS)
+    config = harness.config(
+        model, LAYOUTS[layout], dropout=0.1, optimizer=optimizer, num_layers=LAYERS, global_batch_size=BATCH
+    )
     return replace(config, checkpoint=kept)
 
 
-def losses(pool: Pool, layout: str, config: Config, dtype: torch.dtype) -> list[float]:
-    results = pool.run(harness.grid(LAYOUTS[layout]), steps, config, dtype)
+def losses(pool: Pool, layout: str, config: Config, dtype: torch.dtype, number: int = STEPS) -> list[float]:
+    results = pool.run(harness.grid(LAYOUTS[layout]), steps, config, dtype, number)
     assert all(result == results[0] for result in results)
     return results[0]
 
 
-@pytest.mark.parametrize(("there", "here"), FEW + [soak(*pair) for pair in PAIRS if pair not in FEW])
+@pytest.mark.parametrize(("model", "optimizer"), CHAINS)
+def test_a_run_goes_on_through_many_layouts(pool: Pool, tmp_path: Path, model: str, optimizer: str) -> None:
+    layouts = CHAINS[model, optimizer]
+    whole = whole_run(model, optimizer, len(layouts))
+    for number, layout in enumerate(layouts):
+        load = tmp_path if number else None
+        [loss] = losses(
+            pool, layout, settings(model, layout, load=load, save=tmp_path, optimizer=optimizer), torch.float64, 1
+        )
+        assert loss == pytest.approx(whole[number], rel=1e-10), layouts[: number + 1]
+
+
+def test_the_product_has_all_pairs() -> None:
+    assert len(PAIRS) >= 40 and set(LAYOUTS) == {name for chain in CHAINS.values() for name in chain}
+    assert sum(len(list(pairwise(chain))) for chain in CHAINS.values()) >= len(LAYOUTS) - 1
+
+
+@pytest.mark.parametrize(("there", "here"), [soak(*pair) for pair in PAIRS])
 def test_any_layout_goes_on_from_any_other(pool: Pool, tmp_path: Path, there: str, here: str) -> None:
     model, optimizer = ("gpt2", "adam") if (len(there) + len(here)) % 2 else ("llama", "sgd")
     begun = losses(pool, there, settings(model, there, save=tmp_path, optimizer=optimizer), torch.float64)
     resumed = losses(pool, here, settings(model, here, load=tmp_path, optimizer=optimizer), torch.float64)
-    whole = whole_run(model, optimizer)
+    whole = whole_run(model, optimizer, 2 * STEPS)
     assert begun + resumed == pytest.approx(whole, rel=1e-10)
 
 
-_WHOLE: dict[tuple[str, str], list[float]] = {}
-
-
-def whole_run(model: str, optimizer: str) -> list[float]:
+@cache
+def whole_run(model: str, optimizer: str, number: int) -> list[float]:
     """The losses of one rank that trains through."""
-    if (model, optimizer) not in _WHOLE:
-        config = settings(model, "one", optimizer=optimizer)
-        [curve] = Pool().run(harness.grid({}), harness.curve, config, torch.float64, 2 * STEPS)
-        _WHOLE[model, optimizer] = [loss for loss, _ in curve]
-    return _WHOLE[model, optimizer]
+    return losses(Pool(), "one", settings(model, "one", optimizer=optimizer), torch.float64, number)
+
+
+EXACT = ["tp2-sp-pp2", "dp3-sharded", "dp4-sharded", "pp2-dp2-sharded", "host", "dp2-sharded-disk"]
 
 
 @pytest.mark.parametrize(
     ("layout", "dtype"),
-    [(layout, torch.float32 if i % 2 else torch.bfloat16) for i, layout in enumerate(LAYOUTS)]
-    + [soak(layout, torch.bfloat16 if i % 2 else torch.float32) for i, layout in enumerate(LAYOUTS)],
+    [(layout, torch.float32 if i % 2 else torch.bfloat16) for i, layout in enumerate(EXACT)]
+    + [soak(layout, dtype) for layout in LAYOUTS for dtype in (torch.bfloat16, torch.float32)],
 )
 def test_the_same_layout_goes_on_bit_for_bit(pool: Pool, tmp_path: Path, layout: str, dtype: torch.dtype) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     losses(pool, layout, settings("gpt2", layout, save=first), dtype)
     resumed = losses(pool, layout, settings("gpt2", layout, load=first, save=second), dtype)
-    through = pool.run(harness.grid(LAYOUTS[layout]), harness.curve, settings("gpt2", layout), dtype, 2 * STEPS)
-    assert resumed == [loss for loss, _ in through[0]][STEPS:]
+    assert resumed == losses(pool, layout, settings("gpt2", layout), dtype, 2 * STEPS)[STEPS:]
 
 
 def test_another_model_is_refused(pool: Pool, tmp_path: Path) -> None:
@@ -150,13 +178,13 @@ def test_another_global_batch_is_refused_where_iterations_count(pool: Pool, tmp_
     losses(pool, "one", settings("gpt2", "one", save=tmp_path), torch.float32)
     config = settings("gpt2", "one", load=tmp_path)
     other = replace(config, train=replace(config.train, global_batch_size=4))
-    with pytest.raises(ValueError, match=r"consumed 24 samples in 3 .*would be 12: .*at --global-batch-size 8"):
+    with pytest.raises(ValueError, match=r"consumed 24 samples in 2 .*would be 8: .*at --global-batch-size 12"):
         losses(pool, "one", other, torch.float32)
 
 
 def test_ranks_that_see_different_checkpoints_say_so(pool: Pool, tmp_path: Path) -> None:
     losses(pool, "one", settings("gpt2", "one", save=tmp_path / "0"), torch.float32)
-    with pytest.raises(AssertionError, match=r"rank 0 sees iter_0000003; rank 1 sees no checkpoint"):
+    with pytest.raises(AssertionError, match=r"rank 0 sees iter_0000002; rank 1 sees no checkpoint"):
         pool.run(harness.grid({"dp": 2}), load_from_own_folder, tmp_path)
 
 
