@@ -4,6 +4,7 @@ Files are read in part, into the shards themselves: a rank needs the memory of i
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from megalite.mesh import Group
 from megalite.shard import Box, Shard
 
 _SHOWN = 40  # problems of one kind in an error
+_AT_ONCE = 4  # pieces that are read, or files that are hashed
 
 
 def load(
@@ -117,14 +119,16 @@ def _check_sizes(directory: Path, index: Index, files: Iterable[str]) -> list[st
 
 
 def check_hashes(directory: Path, index: Index, files: Iterable[str]) -> list[str]:
-    """What is wrong with the content of these files."""
-    problems = []
-    for name in files:
-        wrong_size = _check_sizes(directory, index, [name])
-        problems += wrong_size
-        if not wrong_size and hash_file(directory / name) != index.files[name].sha256:
+    """What is wrong with the content of these files, of which some are read at once."""
+
+    def check(name: str) -> list[str]:
+        problems = _check_sizes(directory, index, [name])
+        if not problems and hash_file(directory / name) != index.files[name].sha256:
             problems.append(f"damaged file: {name} is not the file that was saved: its SHA-256 differs")
-    return problems
+        return problems
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return [problem for of_file in pool.map(check, files) for problem in of_file]
 
 
 def _sources(record: TensorRecord, box: Box) -> list[tuple[Piece, Box]]:
@@ -134,17 +138,21 @@ def _sources(record: TensorRecord, box: Box) -> list[tuple[Piece, Box]]:
 
 
 def _fill(directory: Path, index: Index, shards: Iterable[Shard]) -> None:
-    """Copy into every shard what the files have of it, one file after the other."""
+    """Copy into every shard what the files have of it, some pieces at once, for a disk works on several requests."""
     by_file: dict[str, list[tuple[Shard, Piece, Box]]] = {}
     for shard in shards:
         for piece, box in _sources(index.tensors[shard.name], shard.box):
             by_file.setdefault(piece.file, []).append((shard, piece, box))
+
+    def copy(source: TensorReader, shard: Shard, piece: Piece, box: Box) -> None:
+        _check_stored(source.entry(piece.key), piece, index.tensors[shard.name].dtype)
+        source.read(piece.key, slices(box, piece.box), shard.tensor[slices(box, shard.box)])
+
     for file, copies in sorted(by_file.items()):
         try:
-            with TensorReader(directory / file) as source:
-                for shard, piece, box in copies:
-                    _check_stored(source.entry(piece.key), piece, index.tensors[shard.name].dtype)
-                    source.read(piece.key, slices(box, piece.box), shard.tensor[slices(box, shard.box)])
+            with TensorReader(directory / file) as source, ThreadPoolExecutor(_AT_ONCE) as pool:
+                for done in [pool.submit(copy, source, *one) for one in copies]:
+                    done.result()
         except ValueError as error:
             raise ValueError(f"{directory / file} is not what the index says: {error}") from error
 

@@ -16,6 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from megalite.checkpoint.disk import begin_flush
+
 CODES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -67,7 +69,9 @@ def write_tensors(path: Path, slots: Sequence[Entry], tensors: Iterable[Tensor])
     with open(path, "wb", buffering=0) as file, ThreadPoolExecutor(1) as hasher:
         for batch in _batches(_blocks(slots, tensors)):
             hashing.append(hasher.submit(_hash, digest, batch))
-            size += _write(file.fileno(), batch)
+            written = _write(file.fileno(), batch)
+            begin_flush(file.fileno(), size, written)
+            size += written
             while len(hashing) > _BEHIND:
                 hashing.popleft().result()
         os.fsync(file.fileno())
