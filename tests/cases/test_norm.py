@@ -5,6 +5,9 @@ import pytest
 from tests.cases.fixtures import SEQUENCE, WHOLE, Materials, same
 from tests.cases.harness import ALL, OTHERS, Program
 
+GRADS = "--use-distributed-optimizer --data-parallel-sharding-strategy optim_grads"
+FP16 = "--fp16 --initial-loss-scale 1024"
+
 
 def data(materials: Materials) -> str:
     return f"--data-path {materials.corpus()} {WHOLE} --clip-grad 0.05 --optimizer sgd"
@@ -41,3 +44,19 @@ def test_zero_clips_nothing_and_still_logs(program: Program, materials: Material
     assert never.losses == beyond.losses and never.norms == beyond.norms and min(never.norms) > 0
     assert never.losses[0] == always.losses[0] and never.norms[0] == always.norms[0]
     assert never.losses[1:] != always.losses[1:]
+
+
+@pytest.mark.parametrize(
+    ("layout", "flags"),
+    [("dp2", "--use-distributed-optimizer"), ("dp2", GRADS), pytest.param("tp2-pp2", "", marks=pytest.mark.soak)],
+)
+def test_it_is_the_same_in_fp16_without_the_scale(
+    program: Program, materials: Materials, layout: str, flags: str
+) -> None:
+    words = (materials.fresh_gpt(), data(materials), FP16)
+    one, found = program("one", *words), program(layout, *words, flags)
+    assert one.status == found.status == 0, found.said
+    assert found.losses == pytest.approx(one.losses, rel=2e-3)
+    assert found.norms == pytest.approx(one.norms, rel=2e-2)
+    exact = program("one", *words[:2])
+    assert found.norms[0] == pytest.approx(exact.norms[0], rel=2e-2)

@@ -24,6 +24,7 @@ BESIDE = {
     "tp2-pp2": "",
     "pp2": "--pipeline-schedule zb-v",
 }
+FP16 = "--fp16 --initial-loss-scale 1024"
 SHOWN = ("pp2-dp2", "pp2-dp2, sharded and overlapped", "pp2")
 
 
@@ -47,6 +48,19 @@ def test_tied_embeddings_stay_one(
     assert "head.weight" not in read_index(find(found)).tensors
     off = (read_tensor(find(found), WORD) - read_tensor(find(alone), WORD)).abs().mean()
     assert off < 1e-5
+
+
+def test_tied_embeddings_stay_one_in_fp16(program: Program, materials: Materials, tmp_path: Path) -> None:
+    """PARITY to the precision: the two ends hold the same numbers, bit by bit, or the run would have stopped."""
+    checked = "--check-weight-hash-across-dp-replicas-interval 5"
+    words = f"{materials.run(**TIED)} --data-path {materials.corpus()} {WHOLE} {FP16} {checked}"
+    outcome = program(
+        "pp2-dp2", words, BESIDE["pp2-dp2, sharded and overlapped"], f"--save {tmp_path} --save-interval 20"
+    )
+    reference = program("one", words)
+    assert outcome.losses == pytest.approx(reference.losses, rel=2e-3)
+    assert outcome.norms == pytest.approx(reference.norms, rel=2e-2)
+    assert "head.weight" not in read_index(find(tmp_path)).tensors
 
 
 SPLITS = {

@@ -292,7 +292,7 @@ def said(mesh: ParallelMesh, settings: Config, precision: str, name: str) -> tup
     return 0, ""
 
 
-@pytest.mark.parametrize("layout", [{"dp": 2}, {"dp": 2, "sharded": 1}, {"tp": 2}])
+@pytest.mark.parametrize("layout", [{"dp": 2}, {"dp": 2, "sharded": 2}, {"tp": 2}])
 @pytest.mark.parametrize(
     ("precision", "train", "step", "words"),
     [
@@ -326,7 +326,7 @@ def spoilt(mesh: ParallelMesh, settings: Config) -> tuple[int, str]:
     return -1, ""
 
 
-@pytest.mark.parametrize("layout", [{"dp": 2}, {"tp": 2}, {"pp": 2}])
+@pytest.mark.parametrize("layout", [{"dp": 2, "sharded": 2}, {"tp": 2}, {"pp": 2}])
 def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale(pool: Pool, layout: Layout) -> None:
     """C35 (a) in fp16: at the first iteration, with iteration, tensor and rank."""
     ranks = pool.run(harness.grid(layout), spoilt, config("gpt2", "fp16", layout))

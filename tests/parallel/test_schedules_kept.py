@@ -16,7 +16,7 @@ from tests.parallel import harness
 from tests.parallel.harness import GLOBAL_BATCH, VOCAB
 from tests.pool import Pool
 
-LAYOUTS: dict[str, dict[str, int]] = {"one": {}, "dp2": {"dp": 2}}
+LAYOUTS: dict[str, dict[str, int]] = {"one": {}, "dp2": {"dp": 2}, "dp2-sharded": {"dp": 2, "sharded": 1}}
 OVERRIDE, KEPT = {"override_opt_param_scheduler": True}, {"use_checkpoint_opt_param_scheduler": True}
 
 
@@ -54,7 +54,7 @@ def resume(pool: Pool, layout: str, folder: Path, **changes: object) -> tuple[st
     return pool.run(grid, first_step, job(layout, **asked))[0]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["dp2", "dp2-sharded"])
 @pytest.mark.parametrize("more", [{}, {"no_load_optim": True}])
 @pytest.mark.parametrize(("choice", "rate"), [(OVERRIDE, 5.5e-6), (KEPT, 6e-4)])
 def test_the_rate_is_the_one_chosen(
