@@ -60,19 +60,28 @@ def ended(flags: list[str], at: str, send: Callable[[Job], None]) -> tuple[int, 
 
 
 @pytest.mark.parametrize(
-    ("send", "at", "status"),
+    ("send", "at", "status", "background"),
     [
-        (to_one_rank, r"step +5/", {0}),
-        (to_torchrun, r"mock data", {1}),
-        (to_torchrun, r"step +5/", {1}),
+        (to_one_rank, r"step +5/", {0}, True),
+        (to_torchrun, r"mock data", {1}, False),
+        (to_torchrun, r"step +5/", {1}, False),
         # Ranks that end before torchrun looks at its own signal leave it nothing to complain of.
-        (to_all_twice, r"saved ", {0, 1}),
+        (to_all_twice, r"saved ", {0, 1}, True),
     ],
     ids=["one rank", "torchrun before the first iteration", "torchrun", "all twice during a save"],
 )
-def test_the_run_saves_and_ends(tmp_path: Path, send: Callable[[Job], None], at: str, status: set[int]) -> None:
+def test_the_run_saves_and_ends(
+    tmp_path: Path, send: Callable[[Job], None], at: str, status: set[int], background: bool
+) -> None:
     saving = "2" if at == "saved " else "1000000"
-    flags = ["--exit-signal-handler", "--save", str(tmp_path), "--save-interval", saving]
+    flags = [
+        "--exit-signal-handler",
+        "--save",
+        str(tmp_path),
+        "--save-interval",
+        saving,
+        *["--async-save"] * background,
+    ]
     code, said, seconds = ended(flags, at, send)
     assert code in status, said
     assert seconds < 30

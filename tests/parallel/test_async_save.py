@@ -1,0 +1,61 @@
+"""--async-save saves what a save at once would, whatever training does meanwhile, and every exit waits for it."""
+
+import re
+import time
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from megalite.checkpoint import save
+from megalite.checkpoint.format import read_index
+from megalite.checkpoint.place import find
+from megalite.mesh import ParallelMesh
+from tests.cases.harness import LAYOUTS, in_pool
+from tests.parallel.harness import soak
+from tests.parallel.test_kills import MODEL
+from tests.pool import Pool
+
+SLOW = 0.15  # seconds: several iterations
+
+
+def train(mesh: ParallelMesh, argv: list[str]) -> tuple[int, str]:
+    """A run on a disk so slow that training is ahead of every save."""
+    write = save._write
+
+    def slowly(*content):  # type: ignore[no-untyped-def]
+        time.sleep(SLOW)
+        return write(*content)
+
+    with patch.object(save, "_write", slowly):
+        return in_pool(mesh, argv)
+
+
+def saved(pool: Pool, layout: str, root: Path, *flags: str) -> tuple[list[dict[str, str]], str]:
+    """The hashes of the files of each checkpoint, and what rank 0 says."""
+    words = [MODEL.format(hidden=32, steps=8), LAYOUTS[layout].flags, "--save", str(root), "--save-interval 2", *flags]
+    argv = [part for word in words for part in word.split()]
+    ranks = pool.run(LAYOUTS[layout].grid, train, argv)
+    assert all(status == 0 for status, _ in ranks), ranks
+    folders = sorted(root.glob("iter_*"))
+    assert find(root) == folders[-1] and not list(root.glob(".*"))
+    hashes = [{name: file.sha256 for name, file in read_index(folder).files.items()} for folder in folders]
+    return [{name: sha for name, sha in of.items() if name.endswith(".safetensors")} for of in hashes], ranks[0][1]
+
+
+@pytest.mark.parametrize("layout", ["dp2-sharded", soak("tp2-sp"), soak("pp2-dp2"), soak("one")])
+def test_the_same_is_saved(pool: Pool, tmp_path: Path, layout: str) -> None:
+    at_once, _ = saved(pool, layout, tmp_path / "at-once")
+    beside, said = saved(pool, layout, tmp_path / "beside", "--async-save")
+    assert at_once == beside and len(beside) == 4
+    waits = [float(number) for number in re.findall(r"of which training waited ([\d.]+) s", said)]
+    assert len(waits) == 4
+    assert re.search(r"step 3/8(?s:.*)saved \S+iter_0000002", said), "training did not go on"
+
+
+@pytest.mark.parametrize("flags", ["--exit-interval 5", soak("--exit-duration-in-mins 0")])
+def test_an_exit_waits_for_the_last_save(pool: Pool, tmp_path: Path, flags: str) -> None:
+    _, said = saved(pool, "tp2-sp", tmp_path / "saved", "--async-save", flags)
+    *_, last = re.findall(r"^step +(\d+)/", said, re.MULTILINE)
+    assert find(tmp_path / "saved").name == f"iter_{int(last):07d}"
+    assert re.search(rf"saved \S+iter_{int(last):07d} .*\n--exit-.*: stopped", said), said
