@@ -1,11 +1,13 @@
 """Preparing and reading data beside the bare parts and other programs: a table of entries, measured by turns.
 
 In each round every entry of a group runs once, so that what else the machine does falls on all alike. A ratio is formed
-within a round, ours over the rival's; shown are medians over the rounds. An entry with a limit fails below it.
+within a round, ours over the rival's; shown are medians over the rounds. An entry with a limit fails below it. The
+compiled loop needs a C compiler.
 """
 
 import argparse
 import resource
+import shutil
 import statistics
 import sys
 import tempfile
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_tokenize import tokenize_group, write_group
+from index import blend_group, cut_group, read_group
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +33,10 @@ class Group:
 GROUPS: dict[str, Callable[[argparse.Namespace, Path], Group]] = {
     "tokenize": lambda args, folder: Group(**tokenize_group(args, folder)),
     "write": lambda args, folder: Group(**write_group(args, folder)),
+    "cut": lambda args, folder: Group(**cut_group(600, 2048, args, folder)),
+    "cut-short": lambda args, folder: Group(**cut_group(60, 1024, args, folder)),
+    "read": lambda args, folder: Group(**read_group(args, folder)),
+    "blend": lambda args, folder: Group(**blend_group(args, folder)),
 }
 """What can be measured. Each makes its group, input included, in a folder of its own."""
 
@@ -64,7 +71,12 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--merge-file", help="its merges.txt")
     args = parser.parse_args(None if arguments is None else list(arguments))
     with tempfile.TemporaryDirectory() as folder:
-        kept = [measure(GROUPS[name](args, Path(folder)), args.rounds) for name in args.groups]
+        kept = []
+        for name in args.groups:
+            own = Path(folder) / name
+            own.mkdir()
+            kept.append(measure(GROUPS[name](args, own), args.rounds))
+            shutil.rmtree(own)
     peak = {who: resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)}
     print(f"\npeak memory: this process {peak[resource.RUSAGE_SELF]:.0f} MiB, ", end="")
     print(f"the largest of its children {peak[resource.RUSAGE_CHILDREN]:.0f} MiB")

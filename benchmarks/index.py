@@ -1,20 +1,14 @@
-"""Building and reading a data set beside what could be had at most: a compiled loop, and bare slices of a mapped file.
+"""Building and reading a data set beside the most that could be had: a compiled loop, bare slices of a file."""
 
-`python benchmarks/index.py` prints a table; it needs a C compiler for the loop, and a few GB of memory.
-"""
-
+import argparse
 import ctypes
-import os
-import resource
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 
 from megalite.data.blend_order import blend_order
 from megalite.data.gpt_dataset import GPTDataset
@@ -34,91 +28,96 @@ void cut(const int32_t *lengths, const int32_t *documents, int64_t step, int64_t
   }
 }
 """
-DOCUMENTS, REPEATS = 10_000_000, 5
-KINDS = {"600 tokens, --seq-length 2048": (600, 2048), "60 tokens, --seq-length 1024": (60, 1024)}
+DOCUMENTS, SAMPLES, BLENDED = 10_000_000, 20_000, 1_000_000
 
 
-def best(work: Callable[[], object]) -> float:
-    """The shortest of some runs, seconds."""
-    times = []
-    for _ in range(REPEATS):
+def rate(count: int, work: Callable[[], object]) -> Callable[[], float]:
+    """Runs `work` once and tells how many of `count` things it did in a second, in millions."""
+
+    def run() -> float:
         started = time.perf_counter()
         work()
-        times.append(time.perf_counter() - started)
-    return min(times)
+        return count / 1e6 / (time.perf_counter() - started)
+
+    return run
 
 
-def compiled(folder: str) -> ctypes.CDLL:
-    """The loop, compiled as hard as the compiler can."""
-    source, library = Path(folder) / "loop.c", Path(folder) / "loop.so"
+def cut_group(mean: int, seq_length: int, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """The same shuffled documents cut by a loop, compiled as hard as the compiler can, and by array operations."""
+    source, library = folder / "loop.c", folder / "loop.so"
     source.write_text(LOOP)
     subprocess.run(["cc", "-O3", "-march=native", "-shared", "-fPIC", "-o", library, source], check=True)
-    return ctypes.CDLL(str(library))
-
-
-def cutting(loop: ctypes.CDLL, mean: int, seq_length: int) -> tuple[float, float]:
-    """Documents a second of the loop and of ours, on the same shuffled documents."""
+    loop = ctypes.CDLL(str(library))
     random = np.random.default_rng(0)
     lengths = random.integers(1, 2 * mean, DOCUMENTS).astype(np.int32)
     documents = random.permutation(DOCUMENTS).astype(np.int32)
     count = int((lengths.sum(dtype=np.int64) - 1) // seq_length) + 1
     theirs, ours = np.zeros((count, 2), np.int32), np.zeros((count, 2), np.int32)
-    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (lengths, documents, theirs)]
     sizes = [ctypes.c_int64(seq_length), ctypes.c_int64(count)]
-    looped = best(lambda: loop.cut(*pointers[:2], *sizes, pointers[2]))
-    blocks = best(lambda: cut_samples(lengths, documents, seq_length=seq_length, index=ours))
+
+    def compiled() -> None:
+        read, into = ((ctypes.c_void_p(a.ctypes.data) for a in group) for group in ((lengths, documents), (theirs,)))
+        loop.cut(*read, *sizes, *into)
+
+    def arrays() -> None:
+        cut_samples(lengths, documents, seq_length=seq_length, index=ours)
+
+    compiled(), arrays()
     assert np.array_equal(theirs, ours)
-    return DOCUMENTS / looped, DOCUMENTS / blocks
+    return {
+        "title": f"samples of {seq_length} tokens cut from documents of about {mean}",
+        "unit": "million documents/s",
+        "entries": {"compiled loop": rate(DOCUMENTS, compiled), "megalite": rate(DOCUMENTS, arrays)},
+        "limits": (("megalite", "compiled loop", 1.0),),
+    }
 
 
-def reading(folder: str, seq_length: int, samples: int = 20_000) -> tuple[float, float]:
-    """Samples a second in random order: bare int64 copies of slices of the mapped file, and ours."""
+def read_group(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Samples in random order: bare int64 copies of slices of the mapped file, and ours."""
     random = np.random.default_rng(0)
-    with IndexedWriter(f"{folder}/corpus", np.dtype("uint16")) as writer:
+    with IndexedWriter(folder / "corpus", np.dtype("uint16")) as writer:
         for _ in range(100):
             lengths = random.integers(1000, 30_000, 64)
             writer.add_documents(random.integers(0, 50_000, lengths.sum()), lengths)
-    corpus = IndexedCorpus(f"{folder}/corpus")
-    data = GPTDataset(
-        corpus,
-        sequences=range(len(corpus)),
-        num_samples=samples,
-        seq_length=seq_length,
-        seed=1,
-        split="train",
-        cache=Path(folder) / "cache",
-        vocab_size=50_000,
-    )
-    mapped = np.memmap(f"{folder}/corpus.bin", np.uint16, "r")
-    places = random.integers(0, len(mapped) - seq_length - 1, samples).tolist()
-    order = random.integers(0, len(data), samples).tolist()
-    bare = best(lambda: [mapped[place : place + seq_length + 1].astype(np.int64) for place in places])
-    ours = best(lambda: [data[index] for index in order])
-    return samples / bare, samples / ours
+    corpus = IndexedCorpus(folder / "corpus")
+    mapped = np.memmap(folder / "corpus.bin", np.uint16, "r")
+    entries: dict[str, Callable[[], float]] = {}
+    for seq_length in (1024, 4096, 8192):
+        data = GPTDataset(
+            corpus,
+            sequences=range(len(corpus)),
+            num_samples=SAMPLES,
+            seq_length=seq_length,
+            seed=1,
+            split="train",
+            cache=folder / "cache",
+            vocab_size=50_000,
+        )
+        places = random.integers(0, len(mapped) - seq_length - 1, SAMPLES).tolist()
+        order = random.integers(0, len(data), SAMPLES).tolist()
+
+        def bare(places: list[int] = places, size: int = seq_length + 1) -> None:
+            for place in places:
+                mapped[place : place + size].astype(np.int64)
+
+        def ours(order: list[int] = order, data: GPTDataset = data) -> None:
+            for index in order:
+                data[index]
+
+        entries[f"bare, {seq_length}"] = rate(SAMPLES, bare)
+        entries[f"megalite, {seq_length}"] = rate(SAMPLES, ours)
+    return {
+        "title": "samples of so many tokens read in random order",
+        "unit": "million samples/s",
+        "entries": entries,
+        "limits": tuple((f"megalite, {n}", f"bare, {n}", 0.8) for n in (1024, 4096, 8192)),
+    }
 
 
-def main() -> int:
-    """Print the table."""
-    print(f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, best of {REPEATS}")
-    print(f"{'':44} {'at most':>14} {'ours':>14} {'ratio':>6}")
-    with tempfile.TemporaryDirectory() as folder:
-        loop = compiled(folder)
-        for name, (mean, seq_length) in KINDS.items():
-            row(f"cut {name} (documents/s)", *cutting(loop, mean, seq_length))
-        for seq_length in (1024, 4096, 8192):
-            with tempfile.TemporaryDirectory(dir=folder) as corpus:
-                row(f"read samples of {seq_length} tokens (samples/s)", *reading(corpus, seq_length))
+def blend_group(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """The order in which the data sets of a blend take turns."""
+    entries = {}
     for sets in (2, 10, 50):
         weights = np.random.default_rng(sets).dirichlet(np.ones(sets)).tolist()
-        print(f"{f'blend of {sets} (samples/s)':44} {'':>14} {1e6 / best(lambda: blend_order(weights, 10**6)):14,.0f}")  # noqa: B023
-    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB")
-    return 0
-
-
-def row(name: str, most: float, ours: float) -> None:
-    """One line."""
-    print(f"{name:44} {most:14,.0f} {ours:14,.0f} {ours / most:6.2f}", flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        entries[f"of {sets} sets"] = rate(BLENDED, lambda weights=weights: blend_order(weights, BLENDED))  # type: ignore[misc]
+    return {"title": "the order of a blend", "unit": "million samples/s", "entries": entries, "limits": ()}

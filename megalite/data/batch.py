@@ -13,7 +13,6 @@ import torch
 
 from megalite.data.sampler import micro_batch_samples
 
-
 Read = Future[np.ndarray]
 """A sample that is being read."""
 

@@ -1,6 +1,7 @@
 """Where each sample begins in a row of documents: array operations on blocks of documents, with no loop over either."""
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
 
 import numpy as np
 import torch
@@ -21,17 +22,24 @@ def cut_samples(lengths: np.ndarray, documents: np.ndarray, *, seq_length: int, 
     table = lengths.astype(np.uint16) if lengths.max() <= np.iinfo(np.uint16).max else lengths
     row = np.empty(len(documents), table.dtype)
 
-    def look_up(start: int) -> int:
-        block = slice(start, start + BLOCK)
-        return int(table.take(documents[block], out=row[block], mode="clip").sum(dtype=np.int64))
+    def look_up(starts: range) -> list[int]:
+        blocks = [slice(start, start + BLOCK) for start in starts]
+        for block in blocks:
+            table.take(documents[block], out=row[block], mode="clip")
+        return [int(row[block].sum(dtype=np.int64)) for block in blocks]
 
-    def cut(start: int, before: int) -> None:
-        _cut_block(row[start : start + BLOCK], start, before, seq_length, index)
+    def cut(starts: range, before: list[int]) -> None:
+        for start, tokens in zip(starts, before, strict=True):
+            _cut_block(row[start : start + BLOCK], start, tokens, seq_length, index)
 
-    starts = range(0, len(documents), BLOCK)
-    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-        tokens = list(threads.map(look_up, starts))
-        list(threads.map(cut, starts, np.cumsum([0, *tokens[:-1]]).tolist()))
+    # A part for each thread, since handing over a block takes as long as working on a third of it.
+    number = torch.get_num_threads()
+    size = -(-len(documents) // (BLOCK * number)) * BLOCK
+    parts = [range(start, min(start + size, len(documents)), BLOCK) for start in range(0, len(documents), size)]
+    with ThreadPoolExecutor(number) as threads:
+        tokens = list(chain.from_iterable(threads.map(look_up, parts)))
+        before = iter(np.cumsum([0, *tokens[:-1]]).tolist())
+        list(threads.map(cut, parts, [list(islice(before, len(part))) for part in parts]))
 
 
 def _cut_block(lengths: np.ndarray, start: int, before: int, seq_length: int, index: np.ndarray) -> None:
@@ -46,7 +54,6 @@ def _cut_block(lengths: np.ndarray, start: int, before: int, seq_length: int, in
         places = np.searchsorted(tokens_after, cuts, side="right")
     else:
         first_after = (tokens_after + (seq_length - 1 - first * seq_length)) // seq_length
-        counts = np.bincount(np.minimum(first_after, len(cuts)), minlength=len(cuts) + 1)
-        places = counts[:-1].cumsum()
+        places = np.bincount(first_after, minlength=len(cuts))[: len(cuts)].cumsum()
     index[first:stop, 0] = places + start
     index[first:stop, 1] = cuts - tokens_after[places] + lengths[places]
