@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 
 from megalite.ops.attention import fused_attention, hidden_keys
 
@@ -116,6 +115,8 @@ def _has_kernel(q: Tensor) -> bool:
 
 
 def _by_kernel(q: Tensor, k: Tensor, v: Tensor, documents: Documents, window: int | None) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler: seconds of every start
+
     rows = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)]
     out = varlen_attn(
         *rows,
