@@ -50,19 +50,24 @@ def watched(root: Path) -> Iterator[None]:
         return (root / TRACKER).read_text() if (root / TRACKER).exists() else ""
 
     def watch() -> None:
+        seen = ""
         while not over.wait(0.002):
-            before = named()
+            if (now := named()) == seen:
+                continue
             try:
                 check_named(root, deeply=False)
             except (AssertionError, ValueError, OSError) as error:
-                if named() == before:  # else it was named no longer when it was looked at
+                if named() == now:  # else it was named no longer when it was looked at
                     wrong.append(str(error))
+            seen = now
 
     thread = Thread(target=watch)
     thread.start()
-    yield
-    over.set()
-    thread.join()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
     assert wrong == []
 
 
