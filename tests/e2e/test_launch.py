@@ -6,9 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
+
+from tests.parallel.harness import soak
 
 ROOT = Path(__file__).resolve().parents[2]
 TORCHRUN = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node"]
@@ -87,12 +90,17 @@ def test_wrong_settings_are_told_once_by_many_ranks(tmp_path: Path) -> None:
 LAYOUTS = {"dp2": "", "tp2": "--tensor-model-parallel-size 2", "pp2": "--pipeline-model-parallel-size 2"}
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [('ValueError("--made-up 3 is wrong")', "rank 1: --made-up 3 is wrong"), ("RuntimeError('broken')", "broken")],
-)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_one_ranks_failure_ends_the_job_with_its_cause_last(tmp_path: Path, layout: str, error: str, said: str) -> None:
+OURS = ('ValueError("--made-up 3 is wrong")', "rank 1: --made-up 3 is wrong")
+OTHER = ("RuntimeError('broken')", "broken")
+FAILURES = list(product(LAYOUTS, (OURS, OTHER)))
+SHOWN = [("dp2", OTHER), ("tp2", OURS), ("pp2", OTHER)]
+
+
+@pytest.mark.parametrize(("layout", "failure"), SHOWN + [soak(*case) for case in FAILURES if case not in SHOWN])
+def test_one_ranks_failure_ends_the_job_with_its_cause_last(
+    tmp_path: Path, layout: str, failure: tuple[str, str]
+) -> None:
+    error, said = failure
     script = tmp_path / "failing.py"
     script.write_text(FAILING.format(root=str(ROOT), error=error))
     result, seconds = run([*TORCHRUN, "2", str(script), *TINY, *LAYOUTS[layout].split()])

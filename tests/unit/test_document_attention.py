@@ -86,7 +86,7 @@ def test_what_a_kernel_for_any_lengths_is_given(window: int | None, monkeypatch:
             out.append(softmax_attention(*parts, hidden)[0].transpose(0, 1))
         return torch.cat(out)
 
-    monkeypatch.setattr(module, "varlen_attn", kernel)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
     monkeypatch.setattr(module, "_has_kernel", lambda q: True)
     ours = results(lambda q, k, v: document_attention(q, k, v, find_documents(ids), window=window), inputs)
     for found, expected in zip(ours, results(masked(ids, window), inputs), strict=True):
