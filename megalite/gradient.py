@@ -64,8 +64,8 @@ class MainGrad:
         self.on_write()
 
 
-Batch = list[tuple[Tensor, Callable[[], None]]]
-"""Weights, and what computes their gradients."""
+Batch = list[tuple[Tensor, Callable[[], None], tuple[Tensor, ...]]]
+"""Weights, what computes their gradients, and from what."""
 
 
 class WeightGrads:
@@ -83,12 +83,12 @@ class WeightGrads:
     def at_once(self) -> bool:
         return self._open is None
 
-    def add(self, weight: Tensor, compute: Callable[[], None]) -> None:
-        """Compute the gradient of the weight now, or keep that for `compute_kept`."""
+    def add(self, weight: Tensor, compute: Callable[[], None], *sources: Tensor) -> None:
+        """Compute the gradient of the weight now, or keep that, and so what it reads, for `compute_kept`."""
         if self._open is None:
             compute()
         else:
-            self._open.append((weight, compute))
+            self._open.append((weight, compute, sources))
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -101,12 +101,19 @@ class WeightGrads:
     @property
     def oldest(self) -> list[Tensor]:
         """The weights of the batch that has been kept for longest."""
-        return [weight for weight, _ in self._kept[0]]
+        return [weight for weight, _, _ in self._kept[0]]
+
+    @property
+    def sources(self) -> Iterator[Tensor]:
+        """All that is kept."""
+        for batch in self._kept:
+            for _, _, sources in batch:
+                yield from sources
 
     @torch.no_grad()
     def compute_kept(self) -> None:
         """Compute the batch that has been kept for longest."""
-        for _, compute in self._kept.popleft():
+        for _, compute, _ in self._kept.popleft():
             compute()
 
 

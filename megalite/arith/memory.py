@@ -1,11 +1,9 @@
-"""Bytes that training keeps on one rank: exact for what lives as long as the run, an estimate for activations."""
+"""Bytes that training keeps on one rank: of states, and of the activations of a layer."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from megalite.arith.part import Part, whole
 from megalite.config.size import ModelSize
 
 
@@ -63,8 +61,8 @@ class Keeping:
     """Each tensor parallel rank keeps a part of the input of what is recomputed."""
 
 
-BLOCK = 64
-"""Queries of a block under the blocked core, which keeps probabilities up to the end of each block."""
+BLOCK, LONGEST = 64, 512
+"""Queries of a block under the blocked core, which keeps probabilities up to the end of each block, and of a sample."""
 
 
 def layer_activations(size: ModelSize, how: Keeping) -> dict[str, int]:
@@ -85,20 +83,20 @@ def layer_activations(size: ModelSize, how: Keeping) -> dict[str, int]:
         "input of fc2": tokens * size.ffn_hidden_size * beta // t,
     }
     return {
-        **_norm("attention", rows * size.hidden_size * how.hidden_bytes, rows, size, how),
+        **norm_activations("attention", rows * size.hidden_size * how.hidden_bytes, rows, size, how),
         **{f"{name} of qkv": nbytes for name, nbytes in normed.items()},
         **_heads(size, tokens, how),
         **({} if "core_attn" in how.recomputed else _core(size, tokens, how)),
         "input of the output projection": tokens * size.query_width * beta // t,
         **{f"{name} attention": nbytes for name, nbytes in mask.items()},
-        **_norm("MLP", rows * size.hidden_size * how.hidden_bytes, rows, size, how),
+        **norm_activations("MLP", rows * size.hidden_size * how.hidden_bytes, rows, size, how),
         **{f"{name} of fc1": nbytes for name, nbytes in normed.items()},
         **({} if "mlp" in how.recomputed else inside),
         **{f"{name} the MLP": nbytes for name, nbytes in mask.items()},
     }
 
 
-def _norm(name: str, nbytes: int, rows: int, size: ModelSize, how: Keeping) -> dict[str, int]:
+def norm_activations(name: str, nbytes: int, rows: int, size: ModelSize, how: Keeping) -> dict[str, int]:
     """LayerNorm keeps the mean and the deviation of each row, RMSNorm its scale and, on a CPU, what it has scaled."""
     of_rows = rows * max(how.param_bytes, 4)
     kind = {"mean": of_rows, "deviation": of_rows} if size.norm_bias else {"scale": of_rows, "scaled input": nbytes}
@@ -114,7 +112,9 @@ def _heads(size: ModelSize, tokens: int, how: Keeping) -> dict[str, int]:
     anew = {"queries": queries * width, "keys": keys * width}
     if size.qk_norm:
         # The norms read what qkv gave. Without rotary positions the values stay there, too.
-        norms = _norm("query", queries * width, queries, size, how) | _norm("key", keys * width, keys, size, how)
+        norms = norm_activations("query", queries * width, queries, size, how) | norm_activations(
+            "key", keys * width, keys, size, how
+        )
         norms = {name: nbytes for name, nbytes in norms.items() if not name.startswith("input")}
         return {"output of qkv": where, **norms, **anew, **({"values": keys * width} if size.rotary_dim else {})}
     return anew | {"values": keys * width} if size.rotary_dim else {"queries, keys and values": where}
@@ -149,23 +149,3 @@ def region_activations(size: ModelSize, how: Keeping) -> dict[str, int]:
     elements = size.seq_length * how.micro_batch_size * size.hidden_size * how.hidden_bytes
     cut = how.sequence_parallel or how.distributed
     return {"input": elements // how.tensor_parallel_size if cut else elements}
-
-
-def activation_bytes(size: ModelSize, how: Keeping, part: Part | None = None, regions: Sequence[int] = ()) -> int:
-    """An estimate of what a part keeps of one micro-batch: its layers' activations, the logits and their gradient.
-
-    `regions`: so many layers each are recomputed as a whole.
-    """
-    part = part or whole(size)
-    layers = (part.layers - sum(regions)) * sum(layer_activations(size, how).values())
-    inputs = len(regions) * sum(region_activations(size, how).values())
-    logits = size.seq_length * how.micro_batch_size * -(-size.vocab_size // how.tensor_parallel_size)
-    return layers + inputs + part.loss * 2 * logits * max(how.param_bytes, 4)
-
-
-def recomputed_bytes(size: ModelSize, how: Keeping, regions: Sequence[int] = ()) -> int:
-    """What is there besides, while the largest of the regions, or the modules of one layer, are computed again."""
-    everything = sum(layer_activations(size, replace(how, recomputed=frozenset())).values())
-    if regions:
-        return max(regions) * everything
-    return everything - sum(layer_activations(size, how).values())

@@ -151,13 +151,16 @@ class _Renormalised:
 
     def behind(self, y: Tensor, *others: Any) -> Tensor:
         x, self.x = self.x, None
+        # Hooks take the place of those around them, which are to see the rest.
+        around: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        pack_around, unpack_around = around or (lambda kept: kept, lambda kept: kept)
 
-        def pack(kept: Tensor) -> Tensor | None:
-            return None if kept.data_ptr() == y.data_ptr() and kept.shape == y.shape else kept
+        def pack(kept: Tensor) -> Any:
+            return None if kept.data_ptr() == y.data_ptr() and kept.shape == y.shape else pack_around(kept)
 
         @torch.no_grad()
-        def unpack(kept: Tensor | None) -> Tensor:
-            return self.norm(x) if kept is None else kept
+        def unpack(kept: Any) -> Tensor:
+            return self.norm(x) if kept is None else unpack_around(kept)
 
         with saved_tensors_hooks(pack, unpack):
             return self.block(y, *others)

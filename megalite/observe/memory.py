@@ -78,3 +78,8 @@ def _tensor(saved: Tensor | _Kept) -> Tensor:
 
 def _address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
+
+
+def memory_of(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the memory that tensors share, each counted once."""
+    return sum({_address(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}.values())

@@ -1,9 +1,10 @@
 """What one pipeline rank holds, keeps and sends, in closed form."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from megalite.arith.memory import Keeping, StateBytes, activation_bytes, recomputed_bytes
+from megalite.arith.kept import Kept, kept
+from megalite.arith.memory import StateBytes
 from megalite.arith.offload import offloaded
 from megalite.arith.parameters import count_parameters
 from megalite.arith.part import Part
@@ -21,8 +22,9 @@ from megalite.config.derive import Derived
 from megalite.config.memory import recomputed_modules, recomputed_regions
 from megalite.config.schema import Config
 from megalite.config.size import ModelSize
+from megalite.plan.activations import keeping, most_at_once, most_between, most_saved
 from megalite.plan.buffer import BufferPlan
-from megalite.schedule.action import Op, Program
+from megalite.schedule.action import Program
 from megalite.schedule.check import peak_kept
 from megalite.schedule.partition import Stage
 from megalite.schedule.schedules import placement
@@ -46,6 +48,13 @@ class RankPlan:
     in_flight: int
     """Micro-batches of which it keeps anything, at most; one in two stages counts twice."""
     activations: int
+    """All that is kept at once: about, for some of it is there for a moment only."""
+    saved: int
+    """What autograd keeps at most, but for the logits."""
+    logits: int
+    """Probabilities, which are kept until the loss has its gradient."""
+    to_weights: int
+    """What a split backward keeps at most from its first half to its second."""
     traffic: Groups
 
     @property
@@ -83,7 +92,7 @@ def _plan(
     replica: int,
 ) -> RankPlan:
     param_bytes = config.train.param_bytes
-    how, regions = _keeping(config), {s.number: recomputed_regions(config.memory, len(s.layers)) for s in held}
+    how, regions = keeping(config), {s.number: recomputed_regions(config.memory, len(s.layers)) for s in held}
     parts = {s.number: Part(layers=len(s.layers), embedding=s.embedding, loss=s.loss) for s in held}
     part = Part(
         layers=sum(p.layers for p in parts.values()),
@@ -91,8 +100,10 @@ def _plan(
         loss=any(p.loss for p in parts.values()),
     )
     buffer = BufferPlan(config=config, derived=derived, size=size, stages=list(parts.values()), replica=replica)
-    kept = {number: activation_bytes(size, how, part, regions[number]) for number, part in parts.items()}
-    again = max(recomputed_bytes(size, how, regions[number]) for number in parts)
+    stages = {number: kept(size, how, part, regions[number]) for number, part in parts.items()}
+    tokens = size.seq_length * how.micro_batch_size
+    probabilities = tokens * size.vocab_size // how.tensor_parallel_size * max(param_bytes, 4)
+    logits = {number: probabilities * part.loss for number, part in parts.items()}
     here, away = offloaded(
         buffer.elements,
         config.offload.share,
@@ -107,38 +118,16 @@ def _plan(
         away=away,
         lent=buffer.lent * max(param_bytes, 4),
         in_flight=peak_kept(program),
-        activations=peak_bytes(program, kept) + again,
+        activations=most_at_once(program, stages, logits),
+        saved=most_saved(program, stages),
+        logits=most_saved(program, {number: Kept(after_forward=each) for number, each in logits.items()}),
+        to_weights=most_between(program, stages),
         traffic=_traffic(
             *(config, derived, size, part, buffer),
             neighbours=_neighbours(held, place),
             regions=[n for region in regions.values() for n in region],
         ),
     )
-
-
-def _keeping(config: Config) -> Keeping:
-    model, param_bytes = config.model, config.train.param_bytes
-    by_softmax = model.softmax_type != "vanilla" or model.apply_query_key_layer_scaling
-    return Keeping(
-        micro_batch_size=config.train.micro_batch_size,
-        param_bytes=param_bytes,
-        hidden_bytes=4 if model.fp32_residual_connection else param_bytes,
-        tensor_parallel_size=config.parallel.tensor_model_parallel_size,
-        sequence_parallel=config.parallel.sequence_parallel,
-        core="dropout" if model.attention_dropout else "softmax" if by_softmax else "fused",
-        dropout=model.hidden_dropout > 0,
-        recomputed=recomputed_modules(config.memory),
-        distributed=config.memory.distribute_saved_activations,
-    )
-
-
-def peak_bytes(program: Program, kept: Mapping[int, int]) -> int:
-    """The most that a rank keeps at once, if each stage keeps so much of a micro-batch from its F to its B or W."""
-    now = peak = 0
-    for action in program:
-        now += {Op.F: 1, Op.B: -1, Op.W: -1}.get(action.op, 0) * kept[action.stage]
-        peak = max(peak, now)
-    return peak
 
 
 def _neighbours(held: Sequence[Stage], place: Sequence[int]) -> int:

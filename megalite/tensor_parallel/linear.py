@@ -53,7 +53,7 @@ class _ColumnLinear(torch.autograd.Function):
             full = (gathering or layout.gather(x)).wait()
             main_grad_of(parameter).add_product(_rows(dy).t(), _rows(full))
 
-        ctx.weight_grads.add(parameter, weight_grad)
+        ctx.weight_grads.add(parameter, weight_grad, x, dy)
         db = _column_sums(_rows(dy)) if ctx.needs_input_grad[2] else None
         return reducing.wait(), None, db, None, None
 
@@ -75,7 +75,7 @@ class _RowLinear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         dy = ctx.layout.gather(grads[0]).wait()
         parameter = ctx.parameter
-        ctx.weight_grads.add(parameter, lambda: main_grad_of(parameter).add_product(_rows(dy).t(), _rows(x)))
+        ctx.weight_grads.add(parameter, lambda: main_grad_of(parameter).add_product(_rows(dy).t(), _rows(x)), x, dy)
         return dy @ weight, None, None, None
 
 

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Literal
 
 from torch import Tensor
 
@@ -11,10 +13,10 @@ from megalite.config.derive import Derived, padded_vocab_size
 from megalite.config.schema import Config
 from megalite.config.size import model_size
 from megalite.device import peak_memory
-from megalite.observe.memory import SavedTensors, peak_resident_bytes
+from megalite.observe.memory import SavedTensors, memory_of, peak_resident_bytes
 from megalite.observe.record import Sink
 from megalite.optimizer.offload import OnHost
-from megalite.plan.rank import peak_bytes, rank_plans
+from megalite.plan.rank import rank_plans
 from megalite.schedule.action import Action
 from megalite.schedule.partition import partition
 from megalite.schedule.schedules import make_schedule
@@ -23,6 +25,9 @@ from megalite.train.resume import Progress
 
 Bytes = dict[str, int]
 """By kind."""
+
+TO_WEIGHTS = "kept for weights"
+"""Of a split backward, from its first half to its second."""
 
 
 def held_states(engine: Engine) -> Bytes:
@@ -53,9 +58,6 @@ def computed(config: Config, derived: Derived, vocab_size: int, pipeline_rank: i
     )
     size = model_size(config.model, vocab_size=padded)
     plan = rank_plans(config, derived, size, stages, programs)[pipeline_rank]
-    # The probabilities, in fp32; the forms count their gradient as well.
-    each = 4 * size.seq_length * config.train.micro_batch_size * padded // tp
-    logits = peak_bytes(programs[pipeline_rank], {stage.number: each * stage.loss for stage in stages})
     where = f", {config.offload.optimizer_offload_device}".replace("cpu", "host")
     kinds = {
         "params": plan.states.params,
@@ -64,8 +66,10 @@ def computed(config: Config, derived: Derived, vocab_size: int, pipeline_rank: i
         "moments": plan.states.moments,
         f"main params{where}": plan.away.main_params,
         f"moments{where}": plan.away.moments,
-        "activations": plan.activations - 2 * logits,
-        "logits": logits,
+        "gradients not yet summed": plan.lent,
+        "activations": plan.saved,
+        "logits": plan.logits,
+        TO_WEIGHTS: plan.to_weights,
     }
     return {kind: nbytes for kind, nbytes in kinds.items() if nbytes}
 
@@ -76,21 +80,24 @@ class MemoryReport:
     def __init__(self, config: Config, derived: Derived, engine: Engine, logger: Sink, *, vocab_size: int) -> None:
         self.engine, self.logger, self._watch = engine, logger, engine.watch
         mesh = engine.mesh
-        self.computed = computed(config, derived, vocab_size, mesh.pp.rank)
+        device: Literal["cpu", "cuda"] = "cpu" if mesh.device.type == "cpu" else "cuda"
+        here = replace(config, parallel=replace(config.parallel, device=device))
+        self.computed = computed(here, derived, vocab_size, mesh.pp.rank)
         rows = padded_vocab_size(
             vocab_size, divisible_by=config.model.make_vocab_size_divisible_by, tensor_parallel_size=mesh.tp.size
         )
 
+        shape = (config.model.seq_length, config.train.micro_batch_size, rows // mesh.tp.size)
         has_loss = engine.mail.last_stage in engine.stages
 
         def kind(tensor: Tensor) -> str:
-            # By their width, for autograd knows no names: a hidden size as large as that would be taken for it.
-            of_logits = has_loss and tensor.is_floating_point() and tensor.shape[-1:] == (rows // mesh.tp.size,)
+            # By their shape, for autograd knows no names: hidden activations as wide as that would be taken for them.
+            of_logits = has_loss and tensor.is_floating_point() and tensor.shape == shape
             return "logits" if of_logits else "activations"
 
         lasting = [engine.buffer.params, *(buffer for chunk in engine.stages.values() for buffer in chunk.buffers())]
         self.saved = SavedTensors(lasting, kind)
-        self.in_flight = 0
+        self.in_flight = self.to_weights = 0
         self._is_told = False
 
     @contextmanager
@@ -103,14 +110,18 @@ class MemoryReport:
         with self._watch(action), self.saved.watching():
             yield
         self.in_flight = max(self.in_flight, self.engine.buffer.grads.in_flight())
+        sources = (source for stage in self.engine.stages.values() for source in stage.weight_grads.sources)
+        self.to_weights = max(self.to_weights, memory_of(sources))
 
     def measured(self) -> Bytes:
         """What this rank has held of each kind at most."""
         device = self.engine.mesh.device
         return {
             **held_states(self.engine),
+            **({"gradients not yet summed": lent} if (lent := self.engine.buffer.grads.lent) else {}),
             "buckets in flight": self.in_flight,
             **self.saved.peak,
+            **({TO_WEIGHTS: self.to_weights} if self.to_weights else {}),
             "peak": peak_memory(device) or peak_resident_bytes(),
         }
 

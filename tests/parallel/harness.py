@@ -181,8 +181,8 @@ def batch(mesh: ParallelMesh, settings: Config, step: int) -> list[MicroBatch]:
     documents = (torch.rand(size, length, generator=random) < 0.2).cumsum(1)
     return [
         MicroBatch(
-            tokens=text[rows, :-1],
-            labels=text[rows, 1:],
+            tokens=text[rows, :-1].clone(),
+            labels=text[rows, 1:].clone(),
             loss_mask=counted[rows].float(),
             position_ids=torch.arange(length).repeat(len(indices), 1),
             sample_ids=torch.arange(indices.start, indices.stop),

@@ -5,16 +5,10 @@ from typing import Any
 
 import pytest
 
-from megalite.arith.flops import model_flops
-from megalite.arith.memory import (
-    Keeping,
-    activation_bytes,
-    layer_activations,
-    recomputed_bytes,
-    region_activations,
-    state_bytes,
-)
 from megalite.arith.buckets import place
+from megalite.arith.flops import model_flops
+from megalite.arith.kept import Kept, first_activations, kept, weight_activations
+from megalite.arith.memory import Keeping, layer_activations, region_activations, state_bytes
 from megalite.arith.parameters import count_parameters, weights
 from megalite.arith.part import Part, whole
 from megalite.arith.traffic import (
@@ -153,14 +147,19 @@ def test_the_input_of_a_region_as_korthikanti(sp, distributed, share):
     assert region_activations(gpt(4, 64, 4, 32, 100), how) == {"input": 2 * 32 * 2 * 64 // share}
 
 
-def test_activations_of_a_model_have_its_layers_and_logits():
-    size, logits = gpt(4, 64, 4, 32, 100), 2 * 32 * 2 * 50 * 4
+def test_a_stage_keeps_its_layers_and_its_ends():
+    size, part = gpt(4, 64, 4, 32, 100), whole(gpt(4, 64, 4, 32, 100))
     layer, region = (sum(terms(size, HOW).values()) for terms in (layer_activations, region_activations))
-    assert activation_bytes(size, HOW) == 4 * layer + logits
-    assert activation_bytes(size, HOW, regions=[2, 1]) == layer + 2 * region + logits
-    assert recomputed_bytes(size, HOW) == 0
-    assert recomputed_bytes(size, HOW, [1, 2]) == 2 * layer
-    assert recomputed_bytes(size, replace(HOW, recomputed=frozenset({"mlp"}))) == 32 * 2 * (4 + 4) * 64 * 2 // 2
+    ends = kept(size, HOW, replace(part, layers=0)).after_forward
+    assert kept(size, HOW, part) == Kept(
+        after_forward=4 * layer + ends, to_weights=4 * sum(weight_activations(size, HOW).values())
+    )
+    found = kept(size, HOW, part, [2, 1])
+    assert found.after_forward == layer + 2 * region + ends
+    first = sum(first_activations(size, HOW, part).values())
+    assert found.in_backward == first + 2 * layer, "the first region: its input is that of its first layer"
+    mlp = kept(size, replace(HOW, recomputed=frozenset({"mlp"})), part)
+    assert kept(size, HOW, part).after_forward - mlp.after_forward == 4 * 32 * 2 * (4 + 4) * 64 * 2 // 2
 
 
 @pytest.mark.parametrize(("L", "m", "t"), [(1, 1, 2), (4, 3, 2), (3, 2, 8)])
@@ -221,7 +220,7 @@ def test_parameters_of_parts_add_up(tied):
 
 
 def test_activations_of_parts_add_up():
-    assert sum(activation_bytes(SIZE, HOW, part) for part in PARTS) == activation_bytes(SIZE, HOW)
+    assert sum(kept(SIZE, HOW, part).after_forward for part in PARTS) == kept(SIZE, HOW, whole(SIZE)).after_forward
 
 
 @pytest.mark.parametrize("sp", [True, False])

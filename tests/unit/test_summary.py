@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from megalite.plan.rank import peak_bytes
+from megalite.arith.kept import Kept
+from megalite.plan.activations import most_at_once, most_between, most_saved
 from megalite.schedule.schedules import make_schedule
 
 ROOT = Path(__file__).parents[2]
@@ -83,13 +84,28 @@ def test_dry_run_shows_the_pipeline():
 
 
 @pytest.mark.parametrize(
-    ("schedule", "kept"),
-    [("gpipe", [6, 6, 6, 6]), ("1f1b", [4, 3, 2, 1]), ("zb-h1", [4, 4, 4, 4]), ("zb-v", [7, 8, 8, 8])],
+    ("schedule", "saved", "between"),
+    [
+        ("gpipe", [6, 6, 6, 6], [0, 0, 0, 0]),
+        ("1f1b", [4, 3, 2, 1], [0, 0, 0, 0]),
+        ("zb-h1", [4, 3, 2, 1], [1, 2, 3, 4]),
+        ("zb-v", [7, 8, 8, 8], [1, 3, 5, 7]),
+    ],
 )
-def test_a_rank_keeps_what_is_in_flight(schedule, kept):
+def test_a_rank_keeps_what_is_in_flight(schedule, saved, between):
     chunks = 2 if schedule == "zb-v" else 1
     programs = make_schedule(schedule, num_ranks=4, num_micro_batches=6, num_chunks=chunks)
-    assert [peak_bytes(program, dict.fromkeys(range(8), 10)) for program in programs] == [10 * k for k in kept]
+    stages = dict.fromkeys(range(8), Kept(after_forward=10, in_backward=0, to_weights=7))
+    assert [most_saved(program, stages) for program in programs] == [10 * k for k in saved]
+    assert [most_between(program, stages) for program in programs] == [7 * k for k in between]
+    for program in programs:
+        most = most_at_once(program, stages, dict.fromkeys(range(8), 0))
+        assert most_saved(program, stages) <= most <= most_saved(program, stages) + most_between(program, stages)
+
+
+def test_what_is_computed_again_is_there_in_backward():
+    [program] = make_schedule("1f1b", num_ranks=1, num_micro_batches=2, num_chunks=1)
+    assert most_saved(program, {0: Kept(after_forward=10, in_backward=25)}) == 25
 
 
 def test_other_ranks_are_silent():
