@@ -103,7 +103,8 @@ def document_attention(q: Tensor, k: Tensor, v: Tensor, documents: Documents, *,
     out = []
     for (count, length), *heads in zip(documents.groups, *grouped, strict=True):
         hidden = hidden_keys(length, length, window=window, segment_ids=None, device=q.device)
-        mixed = fused_attention(*(x.unflatten(0, (count, length)).transpose(1, 2) for x in heads), hidden)
+        queries, keys, values = (x.unflatten(0, (count, length)).transpose(1, 2) for x in heads)
+        mixed = fused_attention(queries, keys, values, hidden)
         out.append(mixed.transpose(1, 2).flatten(0, 1))
     rows = _Rows.apply(torch.cat(out), documents.places, documents.rows, documents.padding)
     return rows.view(s, b, n, d).permute(1, 2, 0, 3)
@@ -117,9 +118,11 @@ def _has_kernel(q: Tensor) -> bool:
 def _by_kernel(q: Tensor, k: Tensor, v: Tensor, documents: Documents, window: int | None) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler: seconds of every start
 
-    rows = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)]
+    queries, keys, values = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
     out = varlen_attn(
-        *rows,
+        queries,
+        keys,
+        values,
         cu_seq_q=documents.bounds,
         cu_seq_k=documents.bounds,
         max_q=documents.longest,

@@ -17,6 +17,7 @@ from megalite.data.preprocess.corpus import preprocess
 from megalite.data.preprocess.encode import Encoding
 from megalite.data.preprocess.long import Cutter
 from megalite.data.preprocess.train import EXACT, train_tokenizer
+from megalite.data.preprocess.workers import find_workers
 from megalite.data.tokenizer import build_tokenizer
 
 TEXTS = [
@@ -289,3 +290,22 @@ def test_ids_beyond_16_bits(tmp_path, words):
     run([tmp_path / "x.jsonl"], tmp_path / "x", chosen)
     assert documents(tmp_path / "x") == [[ids], [[1, 2]]]
     assert IndexedCorpus(f"{tmp_path}/x_text_document").dtype == np.int32
+
+
+def test_numbers_of_workers_are_tried_and_nothing_is_written(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(reader, "BATCH_BYTES", 2000)
+    lines = (folder / "a.jsonl").read_text() * 40
+    (tmp_path / "x.jsonl").write_text(lines)
+    said: list[str] = []
+    found = {"encoding": encoding(folder), "candidates": [1, 2], "say": said.append}
+    best = find_workers(inputs=[str(tmp_path / "x.jsonl")], max_documents=10**6, **found)
+    assert [line.split()[0] for line in said[:2]] == ["1", "2"] and said[2] == f"the fastest: --workers {best}"
+    rates = [float(line.split()[2]) for line in said[:2]]
+    assert best == 1 + rates.index(max(rates)) and [path.name for path in tmp_path.iterdir()] == ["x.jsonl"]
+    with pytest.raises(ValueError, match="too small to compare 1 workers on"):
+        find_workers(inputs=[str(folder / "a.jsonl")], max_documents=1, **found)
+    with pytest.raises(ValueError, match="give files, not - "):
+        find_workers(inputs=["-"], max_documents=1, **found)
+    (tmp_path / "x.jsonl").write_text(lines + '{"text": 3}')
+    with pytest.raises(ValueError, match=r"line 321: the value of 'text' is int"):
+        find_workers(inputs=[str(tmp_path / "x.jsonl")], max_documents=10**6, **found)
