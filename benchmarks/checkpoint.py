@@ -30,11 +30,11 @@ Rates = dict[str, list[float]]
 """Of each contestant, in MB/s, round by round."""
 
 
-def make_state(nbytes: int) -> dict[str, Tensor]:
+def make_state(nbytes: int, hidden: int) -> dict[str, Tensor]:
     """fp32 params and two moments of as many layers as come near the size: big matrices and small norms."""
-    hidden, state = 1024, dict[str, Tensor]()
+    state = dict[str, Tensor]()
     shapes = {
-        "attention.qkv.weight": (16, 3, 64, hidden),
+        "attention.qkv.weight": (hidden // 64, 3, 64, hidden),
         "attention.out.weight": (hidden, hidden),
         "mlp.fc1.weight": (4 * hidden, hidden),
         "mlp.fc2.weight": (hidden, 4 * hidden),
@@ -223,24 +223,31 @@ def stalls(folder: Path, state: dict[str, Tensor]) -> tuple[dict[str, Callable[[
     return {"memcpy": memcpy, "--async-save": stall}, settle
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=int, default=600, help="size of the state")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", type=Path, default=Path("checkpoint-benchmark"), help="on the disk to be measured")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    state = make_state(args.megabytes * 1_000_000)
-    nbytes, missed = size_of(state), []
-    print(f"{nbytes / 1e6:,.0f} MB in {len(state)} tensors, {args.rounds} rounds; medians, and of raw within a round\n")
+class Report:
+    """The tables, and the targets that were missed."""
 
-    def judge(what: str, value: float, target: float, *, most: bool = False) -> str:
-        if value > target if most else value < target:
-            missed.append(f"{what}: {value:.2f}, and {'at most' if most else 'at least'} {target} is wanted")
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.missed: list[str] = []
+
+    def tell(self, line: str) -> None:
+        print(line, flush=True)
+        self.lines.append(line)
+
+    def at_least(self, target: float, what: str, value: float) -> str:
+        if value < target:
+            self.missed.append(f"{what}: {value:.2f}, and at least {target} is wanted")
         return f"{value:.2f}"
 
-    shutil.rmtree(args.folder, ignore_errors=True)
-    all_of_them = Contestants(args.folder, state)
+    def at_most(self, target: float, what: str, value: float) -> str:
+        if value > target:
+            self.missed.append(f"{what}: {value:.2f}, and at most {target} is wanted")
+        return f"{value:.2f}"
+
+
+def compare_rates(report: Report, folder: Path, state: dict[str, Tensor], rounds: int) -> None:
+    """All ways to save and to load, beside the bare writes and reads."""
+    all_of_them, nbytes = Contestants(folder, state), size_of(state)
     saves, loads = all_of_them.saves(), all_of_them.loads()
 
     def emptied(name: str) -> None:
@@ -248,42 +255,69 @@ def main() -> int:
         all_of_them.path(name).mkdir(parents=True)
 
     table = {
-        "save": in_turns(args.rounds, saves, nbytes, emptied),
-        "load, cold": in_turns(args.rounds, loads, nbytes, lambda name: forget(all_of_them.path(name))),
-        "load, warm": in_turns(args.rounds, loads, nbytes, lambda name: None),
+        "save": in_turns(rounds, saves, nbytes, emptied),
+        "load, cold": in_turns(rounds, loads, nbytes, lambda name: forget(all_of_them.path(name))),
+        "load, warm": in_turns(rounds, loads, nbytes, lambda name: None),
     }
     for name, tensor in state.items():
         assert torch.equal(all_of_them.into[name], tensor), name
-    print("|  | " + " | ".join(f"{what}, MB/s | of raw" for what in table) + " | peak of save, MB | of load |")
-    print("|---|" + "---:|" * (2 * len(table) + 2))
+    report.tell("|  | " + " | ".join(f"{what}, MB/s | of raw" for what in table) + " | peak of save, MB | of load |")
+    report.tell("|---|" + "---:|" * (2 * len(table) + 2))
     for name in saves:
         cells = []
         for what, rates in table.items():
             of_raw = ratio(rates, name, RAW)
-            told = judge(what, of_raw, 0.9) if name == OURS else f"{of_raw:.2f}"
+            told = report.at_least(0.9, what, of_raw) if name == OURS else f"{of_raw:.2f}"
             cells += [f"{statistics.median(rates[name]):,.0f}", told]
-        peaks = [f"{peak_above(work):,.0f}" for work in (lambda n=name: (emptied(n), saves[n]()), loads[name])]
-        print(f"| {name} | " + " | ".join(cells + peaks) + " |")
+        emptied(name)
+        cells += [f"{peak_above(work):,.0f}" for work in (saves[name], loads[name])]
+        report.tell(f"| {name} | " + " | ".join(cells) + " |")
 
-    shutil.rmtree(args.folder)
-    works = reshards(args.folder, state)
-    rates = in_turns(args.rounds, works, nbytes, lambda name: None)
-    print("\n| load, warm | MB/s | time of plain |\n|---|---:|---:|")
+
+def compare_times(
+    report: Report,
+    what: str,
+    works: dict[str, Callable[[], object]],
+    rounds: int,
+    nbytes: int,
+    *,
+    most: float,
+    before: Callable[[str], None] = lambda name: None,
+) -> None:
+    """The times of works beside that of the first."""
+    rates = in_turns(rounds, works, nbytes, before)
+    first = next(iter(works))
+    report.tell(f"\n| {what} | ms | of {first} |\n|---|---:|---:|")
     for name in works:
-        slower = judge(name, 1 / ratio(rates, name, "plain"), 1.3, most=True)
-        print(f"| {name} | {statistics.median(rates[name]):,.0f} | {slower} |")
+        times = report.at_most(most, name, 1 / ratio(rates, name, first))
+        report.tell(f"| {name} | {nbytes / 1e3 / statistics.median(rates[name]):,.0f} | {times} |")
 
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=600, help="size of the state")
+    parser.add_argument("--hidden-size", type=int, default=1024, help="rows of the matrices, a multiple of 64")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path, default=Path("checkpoint-benchmark"), help="on the disk to be measured")
+    parser.add_argument("--markdown", type=Path, help="file for the tables, too")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    state, report = make_state(args.megabytes * 1_000_000, args.hidden_size), Report()
+    nbytes = size_of(state)
+    print(f"{nbytes / 1e6:,.0f} MB in {len(state)} tensors, {args.rounds} rounds: medians, and within a round\n")
+    shutil.rmtree(args.folder, ignore_errors=True)
+    compare_rates(report, args.folder, state, args.rounds)
+    shutil.rmtree(args.folder)
+    compare_times(report, "load, warm", reshards(args.folder, state), args.rounds, nbytes, most=1.3)
     shutil.rmtree(args.folder)
     works, settle = stalls(args.folder, state)
-    rates = in_turns(args.rounds, works, nbytes, settle)
+    compare_times(report, "held up by", works, args.rounds, nbytes, most=1.2, before=settle)
     settle("")
-    print("\n| held up by | ms | time of memcpy |\n|---|---:|---:|")
-    for name in works:
-        longer = judge(name, 1 / ratio(rates, name, "memcpy"), 1.2, most=True)
-        print(f"| {name} | {nbytes / 1e3 / statistics.median(rates[name]):,.0f} | {longer} |")
     shutil.rmtree(args.folder)
-    print("\n" + ("\n".join(missed) or "All targets are met."))
-    return bool(missed)
+    if args.markdown:
+        args.markdown.write_text("\n".join(report.lines) + "\n")
+    print("\n" + ("\n".join(report.missed) or "All targets are met."))
+    return bool(report.missed)
 
 
 if __name__ == "__main__":

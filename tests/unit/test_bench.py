@@ -49,6 +49,28 @@ def test_pipelines_compute_the_same(tmp_path: Path) -> None:
     assert len(table.read_text().splitlines()) == (2 + 2) + 1 + (2 + 1), run.stdout
 
 
+@pytest.mark.soak
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    table = tmp_path / "table.md"
+    run = subprocess.run(
+        [sys.executable, "benchmarks/checkpoint.py", "--megabytes", "1", "--hidden-size", "64", "--rounds", "1"]
+        + ["--folder", str(tmp_path / "disk"), "--markdown", str(table)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode in (0, 1), run.stdout + run.stderr
+    rows = [line.split("|")[1].strip() for line in table.read_text().splitlines()]
+    assert [name for name in rows if name and "---" not in name] == [
+        *("raw", "megalite", "torch.save", "safetensors", "DCP", "load, warm", "plain"),
+        *(f"2 parts of {kind} -> whole" for kind in ("rows", "columns")),
+        *(f"whole -> 2 parts of {kind}" for kind in ("rows", "columns")),
+        *("held up by", "memcpy", "--async-save"),
+    ]
+    assert not (tmp_path / "disk").exists()
+
+
 def test_optimizers_compute_the_same(tmp_path: Path) -> None:
     table = tmp_path / "table.md"
     run = subprocess.run(
