@@ -59,7 +59,9 @@ def _parser() -> argparse.ArgumentParser:
         layout.add_argument(flag, type=int, help=f"{told} parallel size")
     layout.add_argument("--micro-batch-size", type=int)
     layout.add_argument("--global-batch-size", type=int, help="sequences of a step (default: a million tokens or more)")
-    layout.add_argument("--zero", type=int, choices=(0, 1))
+    layout.add_argument(
+        "--zero", type=int, choices=(0, 1, 2), help="what replicas share out (default: what is fastest)"
+    )
     layout.add_argument("--recompute", choices=("none", "selective", "full"))
     layout.add_argument("--offload", action="store_true", help="let the optimizer live on the host")
     course = parser.add_argument_group("the training")

@@ -20,12 +20,13 @@ def strategies(job: Job, batch: int) -> Iterator[tuple[str, Layout]]:
     alone = Layout(data=gpus, global_batch_size=batch)
     yield "data parallel", alone
     yield "ZeRO-1", replace(alone, zero=1)
-    yield "ZeRO-2 (other frameworks)", replace(alone, zero=2)
+    yield "ZeRO-2", replace(alone, zero=2)
     yield "ZeRO-3 (other frameworks)", replace(alone, zero=3)
     yield "tensor parallel", replace(alone, tensor=tensor, sequence_parallel=True, data=gpus // tensor)
     yield "pipeline parallel", replace(alone, pipeline=pipeline, data=gpus // pipeline)
-    half = max(p for p in divisors(gpus // tensor) if p <= min(job.size.num_layers, 8))
-    together = replace(alone, tensor=tensor, sequence_parallel=True, pipeline=half, data=gpus // tensor // half)
+    inner = max(t for t in divisors(gpus) if t <= tensor and divides_heads(job.size, t) and gpus // t >= min(4, gpus))
+    middle = max(p for p in divisors(gpus // inner) if p <= min(job.size.num_layers, 8, max(1, gpus // inner // 2)))
+    together = replace(alone, tensor=inner, sequence_parallel=True, pipeline=middle, data=gpus // inner // middle)
     yield "3D", together
     yield "3D with ZeRO-1", replace(together, zero=1)
 
@@ -65,6 +66,7 @@ def sent_bytes(found: Prediction) -> dict[str, int]:
             grad_bytes=found.job.practice.grad_bytes,
             param_bytes=width,
             sharded=layout.zero > 0,
+            sums=m if layout.zero == 2 else 1,
         ),
     }
     if layout.zero == 3:

@@ -28,6 +28,8 @@ def layout_flags(layout: Layout) -> list[str]:
         flags.append("--overlap-grad-reduce")
     if layout.zero and layout.data > 1:
         flags += ["--use-distributed-optimizer", "--overlap-param-gather"]
+    if layout.zero == 2 and layout.data > 1:
+        flags += ["--data-parallel-sharding-strategy", "optim_grads"]
     if layout.recompute != "none":
         flags += ["--recompute-granularity", layout.recompute]
     if layout.recompute == "full":
@@ -73,7 +75,7 @@ def layout_of(config: Config, gpus: int) -> Layout:
         data=data,
         micro_batch_size=train.micro_batch_size,
         global_batch_size=train.global_batch_size or train.micro_batch_size * data,
-        zero=int(parallel.use_distributed_optimizer),
+        zero=parallel.use_distributed_optimizer + parallel.shards_gradients,
         recompute=memory.recompute_granularity or "none",
         recomputed_layers=memory.recompute_num_layers if memory.recompute_method == "block" else None,
         counted_ends=parallel.account_for_embedding_in_pipeline_split + parallel.account_for_loss_in_pipeline_split,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 from fractions import Fraction
 
+from megalite.arith.buckets import ROOMS
 from megalite.arith.memory import Keeping, layer_activations, region_activations, state_bytes
 from megalite.arith.parameters import count_parameters
 from megalite.arith.part import Part
@@ -22,6 +23,8 @@ class RankMemory:
     main_params: int
     main_grads: int
     moments: int
+    lent: int
+    """Where gradients are until they are summed, if only shards of them are kept."""
     activations: int
     """Of all micro-batches in flight."""
     recomputed: int
@@ -107,11 +110,20 @@ def rank_memory(size: ModelSize, layout: Layout, practice: Practice, held: list[
         main_params=round(states.main_params * here),
         main_grads=states.main_grads // (layout.data if layout.zero >= 2 else 1),
         moments=round(states.moments * here),
+        lent=4 * _lent(size, layout, part, parameters) if layout.zero == 2 else 0,
         activations=round(flying * kept),
         recomputed=max(0, round(whole - first - logits)) if again else 0,
         logits=round(logits),
         workspace=round(practice.workspace + matrix * MATRIX_BYTES),
     )
+
+
+def _lent(size: ModelSize, layout: Layout, part: Part, parameters: int) -> int:
+    """Elements of the largest buckets of gradients, and of tied embeddings, which have one of their own."""
+    tied = size.tied_embeddings and (part.embedding or part.loss)
+    matrix = size.vocab_size * size.hidden_size // layout.tensor * tied
+    most = max(40_000_000, 1_000_000 * layout.data)
+    return ROOMS * min(most, parameters - matrix) + matrix
 
 
 def _layer(size: ModelSize, layout: Layout, practice: Practice) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from megalite.plan.table import KINDS, SPENT, Course, prediction_lines, seconds,
 from megalite.schedule.draw import PAGE_STYLE, Picture, draw_svg
 
 WIDTH, ROW, LEFT = 900, 22, 90
-COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#9c6b4e")
+COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#9c6b4e", "#9498a0")
 """Of kinds of memory, and of what time is spent on, in their order."""
 MOST_ROWS = 64
 SHOWN_RANKS, SHOWN_MICRO_BATCHES = 16, 32
@@ -100,7 +100,7 @@ def _stack(
 ) -> Iterator[str]:
     top, left = place * ROW, float(LEFT)
     yield f'<text x="0" y="{top + 15}">{label}</text>'
-    for colour, (name, value) in zip(COLOURS, parts.items(), strict=True):
+    for colour, (name, value) in zip(COLOURS, parts.items(), strict=False):
         width = value / most * WIDTH
         if value > 0:
             yield (
@@ -112,7 +112,7 @@ def _stack(
 
 def _legend(names: Iterable[str], top: int) -> Iterator[str]:
     left = LEFT
-    for colour, name in zip(COLOURS, names, strict=True):
+    for colour, name in zip(COLOURS, names, strict=False):
         yield f'<rect x="{left}" y="{top}" width="12" height="12" fill="{colour}"/>'
         yield f'<text x="{left + 16}" y="{top + 11}">{escape(name)}</text>'
         left += 30 + 6 * len(name)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 from megalite.config.size import ModelSize
 from megalite.plan.hardware import GB
@@ -105,15 +106,16 @@ def _inside(job: Job, wishes: Wishes, tensor: int, pipeline: int, data: int) -> 
         pipeline=pipeline,
         data=data,
         global_batch_size=wishes.global_batch_size,
-        zero=(1 if data > 1 else 0) if wishes.zero is None else wishes.zero,
     )
+    stages = (0,) if data == 1 else (1, 2) if pipeline == 1 else (1,)
+    zeros = stages if wishes.zero is None else (min(wishes.zero, stages[-1]),)
     for micro in divisors(share):
         if micro > MOST_MICRO_BATCH or not _allowed(micro, wishes.micro_batch_size):
             continue
         for schedule, chunks in pipelines(job.size, pipeline, share // micro, wishes.splits_backward):
-            for offload in (0.0, 1.0) if wishes.offload else (0.0,):
-                lighter = replace(base, micro_batch_size=micro, schedule=schedule, chunks=chunks, offload=offload)
-                yield from _recomputing(job, wishes, lighter)
+            for zero, offload in product(zeros, (0.0, 1.0) if wishes.offload else (0.0,)):
+                lighter = replace(base, micro_batch_size=micro, schedule=schedule, chunks=chunks)
+                yield from _recomputing(job, wishes, replace(lighter, zero=zero, offload=offload))
 
 
 def _recomputing(job: Job, wishes: Wishes, layout: Layout) -> Iterator[Layout]:

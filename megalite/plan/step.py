@@ -175,7 +175,8 @@ class _Step:
             ) / max(layers, 1)
         reduce = links.gather(grads, d, inner) if layout.zero else links.reduce(grads, d, inner)
         gather = links.gather(params, d, inner) if layout.zero else 0.0
-        return _exposed(reduce, busiest.backward, practice.overlap_grads, layers) + _exposed(
+        sums = m if layout.zero == 2 else 1
+        return sums * _exposed(reduce, busiest.backward, practice.overlap_grads, layers) + _exposed(
             gather, busiest.forward, practice.overlap_params, layers
         )
 

@@ -15,6 +15,7 @@ KINDS = {
     "main_params": "main parameters",
     "main_grads": "main gradients",
     "moments": "moments",
+    "lent": "gradients of a bucket",
     "activations": "activations",
     "recomputed": "recomputed layer",
     "logits": "logits",

@@ -173,6 +173,7 @@ RUNS = [
     ("--pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2 --global-batch-size 8", 2),
     ("--recompute-granularity full --recompute-method block --recompute-num-layers 1", 1),
     ("--bf16 --use-distributed-optimizer", 2),
+    ("--bf16 --use-distributed-optimizer --data-parallel-sharding-strategy optim_grads", 2),
     ("--bf16 --optimizer-cpu-offload --use-distributed-optimizer", 2),
 ]
 
