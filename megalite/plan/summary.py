@@ -121,6 +121,8 @@ def _memory(plans: Sequence[RankPlan], offload: Offload) -> list[str]:
         f"activations about {_bytes(most.activations)}",
         f"together about {_bytes(most.total)}",
     ]
+    if most.lent:
+        lines.insert(1, f"buckets of gradients that are not yet summed {_bytes(most.lent)}")
     if (away := most.away).total:
         where = f"in a file of {offload.offload_dir}" if offload.offload_dir else "on the host"
         lines.append(f"{where}: main parameters {_bytes(away.main_params)}, moments {_bytes(away.moments)}")

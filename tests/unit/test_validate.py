@@ -74,6 +74,8 @@ def test_allowed(flags):
 
 
 FULL = "--recompute-granularity full"
+NO_SHARD = "--data-parallel-sharding-strategy no_shard"
+GRADS = "--use-distributed-optimizer --data-parallel-sharding-strategy optim_grads"
 TP = "--tensor-model-parallel-size 2"
 PP = "--pipeline-model-parallel-size 2"
 V = "--num-virtual-stages-per-pipeline-rank 2"
@@ -163,6 +165,17 @@ TABLE = [
     ("--recompute-activations --recompute-modules moe_act", "moe_act is not supported: there are no experts yet."),
     ("--recompute-activations --recompute-modules core", "core is not one of core_attn, layernorm, mlp."),
     (f"{FULL} --distribute-saved-activations", "needs tensor parallel ranks to keep a part each."),
+    ("--ddp-bucket-size 100 --ddp-num-buckets 3", "--ddp-bucket-size 100 and --ddp-num-buckets 3 both say"),
+    ("--data-parallel-sharding-strategy optim_grads", "optim_grads needs --use-distributed-optimizer. Give it"),
+    (f"{NO_SHARD} --use-distributed-optimizer", "no_shard does not go with --use-distributed-optimizer, which shards."),
+    (f"{GRADS} --pipeline-model-parallel-size 2", "--pipeline-model-parallel-size 2 a step would send its"),
+    (f"{GRADS} --pipeline-schedule zb-h1", "--pipeline-schedule zb-h1 splits it. Leave the schedule out."),
+    (f"{GRADS} --optimizer muon", "optim_grads does not go with --optimizer muon, which makes whole matrices"),
+    (
+        "--data-parallel-sharding-strategy optim_grads_params",
+        "Use --use-distributed-optimizer --data-parallel-sharding-strategy optim_grads with "
+        "--tensor-model-parallel-size 4, which shares parameters, too.",
+    ),
     (f"{FULL} {TP} --sequence-parallel --distribute-saved-activations", "under which each rank has its own part."),
     (
         f"{FULL} --tensor-model-parallel-size 4 --distribute-saved-activations --seq-length 33 --hidden-size 6 "
