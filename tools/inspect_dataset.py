@@ -10,13 +10,13 @@ import sys
 import numpy as np
 
 from megalite.config.split import split_shares
+from megalite.config.tokenizer_flags import add_tokenizer_flags, tokenizer_settings
 from megalite.data.gpt_dataset import split_ranges
 from megalite.data.indexed import IndexedCorpus
 from megalite.data.integrity import faults, length_table
 from megalite.data.splits import PARTS
 from megalite.data.tokenizer import build_tokenizer
 from megalite.data.tokenizer_base import Tokenizer
-from megalite.data.tokenizer_flags import add_tokenizer_flags, tokenizer_settings
 from megalite.train.planned import planned_notes
 
 

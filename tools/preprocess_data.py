@@ -5,11 +5,11 @@ import os
 import sys
 from functools import partial
 
+from megalite.config.tokenizer_flags import add_tokenizer_flags, tokenizer_settings
 from megalite.data.preprocess.corpus import preprocess
 from megalite.data.preprocess.encode import Encoding
 from megalite.data.preprocess.sources import FORMATS
 from megalite.data.preprocess.workers import find_workers
-from megalite.data.tokenizer_flags import add_tokenizer_flags, tokenizer_settings
 
 
 def main() -> None:

@@ -5,7 +5,6 @@ import io
 import json
 import re
 import sys
-from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -29,6 +28,7 @@ from megalite.mesh import ParallelMesh, start
 from megalite.plan.summary import summary
 from megalite.train.run import run
 from megalite.validate import check, notices
+from tests.unit.test_tokenizer import ranked
 
 BASE = (
     "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --micro-batch-size 2 "
@@ -60,8 +60,7 @@ SAMPLES = "--train-samples 12"
 EOD = "--vocab-size 49"
 """Makes the highest id in the data the end of document."""
 LOAD = "--load DATA/saved"
-TIK = "--tokenizer-type TikTokenizer --tokenizer-model DATA/tik.json"
-TIK_V1 = f"{TIK} --tiktoken-pattern v1"
+TIK = "--tokenizer-type TikTokenizer --tokenizer-model DATA/tik.json --tiktoken-pattern v1 --eod-mask-loss"
 FIM = "--fim-data --fim-prefix-token 1 --fim-middle-token 2 --fim-suffix-token 3 --fim-pad-token 4"
 FRAGMENTS = f"{FIM} --fim-rate 1 --fim-split-sample 9 --fim-fragment-rate 1"
 PP = "--pipeline-model-parallel-size 2 --num-layers 4"
@@ -243,11 +242,9 @@ EFFECTS: dict[str, Row] = {
     "--vocab-file": Row(value="nowhere", given="--tokenizer-type GPT2BPETokenizer"),
     "--merge-file": Row(value="nowhere", given="--tokenizer-type GPT2BPETokenizer"),
     "--vocab-size": Row(value="70"),
-    "--tiktoken-pattern": Row(value="v2", given=TIK),
-    "--tiktoken-num-special-tokens": Row(value="44", given=f"{TIK_V1} --vocab-size 300"),
-    "--tiktoken-special-tokens": Row(
-        value="<s> </s>", given=f"{TIK_V1} --tiktoken-num-special-tokens 9 --vocab-size 265 --eod-mask-loss"
-    ),
+    "--tiktoken-pattern": Row(value="v2", given=TIK.replace("--tiktoken-pattern v1", "")),
+    "--tiktoken-num-special-tokens": Row(value="44", given=f"{TIK} --vocab-size 300"),
+    "--tiktoken-special-tokens": Row(value="</s>", given=f"{TIK} --tiktoken-num-special-tokens 9 --vocab-size 265"),
     "--save": Row(value="saved", given="--save-interval 3"),
     "--save-interval": Row(value="2", given="--save saved --save-interval 3"),
     "--async-save": Row(given="--save saved --save-interval 3"),
@@ -296,8 +293,7 @@ def observe(tmp_path_factory) -> Callable[..., object]:
         with IndexedWriter(data / name, np.dtype("uint16")) as writer:
             for _ in range(40):
                 writer.add_document(rng.integers(0, 49, 100))
-    entries = [{"rank": byte, "token_bytes": b64encode(bytes([byte])).decode()} for byte in range(256)]
-    (data / "tik.json").write_text(json.dumps(entries))
+    (data / "tik.json").write_text(json.dumps(ranked([bytes([byte]) for byte in range(256)])))
     (data / "blend.txt").write_text(f"0.5 {data}/a\n0.5 {data}/b\n")
     (data / "parts.json").write_text(json.dumps({"train": f"{data}/a", "valid": [f"{data}/b"], "test": None}))
 
