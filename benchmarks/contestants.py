@@ -40,6 +40,7 @@ Step = Callable[[Tensor, Tensor], float]
 LEARNING_RATE, WEIGHT_DECAY, BETAS, EPS, CLIP = 1e-3, 0.1, (0.9, 0.999), 1e-8, 1.0
 TRAIN_ITERS = 100_000  # more than are ever run: the learning rate is constant
 ALONE, TP, SHARDED = Parallel(), Parallel(tensor_model_parallel_size=2), Parallel(use_distributed_optimizer=True)
+GRADIENTS = replace(SHARDED, data_parallel_sharding_strategy="optim_grads", ddp_num_buckets=4)
 
 
 def config_of(sizes: Sizes, parallel: Parallel, *, micro_batches: int = 1) -> Config:
@@ -257,6 +258,9 @@ CONTESTANTS: dict[str, Callable[[Sizes, int], Step]] = {
     "megalite DP, sharded": lambda sizes, rank: megalite(sizes, rank=rank, ranks=2, parallel=SHARDED),
     "megalite DP, sharded, overlapped": lambda sizes, rank: megalite(
         sizes, rank=rank, ranks=2, parallel=replace(SHARDED, overlap_grad_reduce=True, overlap_param_gather=True)
+    ),
+    "megalite DP, gradients sharded": lambda sizes, rank: megalite(
+        sizes, rank=rank, ranks=2, parallel=replace(GRADIENTS, overlap_grad_reduce=True, overlap_param_gather=True)
     ),
     "torch DDP": lambda sizes, rank: ddp(sizes),
     "torch FSDP2": lambda sizes, rank: fsdp(sizes),

@@ -1,8 +1,9 @@
 """The optimizer beside others': its update, the reduction of gradients over two ranks, and offload to a disk.
 
     update     AdamW over all parameters of a GPT, beside torch's fused one and DeepSpeed's CPU Adam, if it is installed
-    reduction  whole training steps of two ranks that share the optimizer's states, beside DDP and FSDP2, with the bytes
-               that a rank keeps and sends; DeepSpeed's first stages, which sum everywhere and slice, by their forms
+    reduction  whole training steps of two ranks that share the optimizer's states, or gradients as well, beside DDP and
+               FSDP2, with the bytes that a rank keeps, and the collectives of a step of --micro-batches, counted;
+               DeepSpeed's first stages, which sum everywhere and slice, by their forms
     offload    states on the host's memory and on a disk: what a process keeps resident, and how fast the disk is used
 
 Contestants take turns as in train_step.py, whose columns these are. The exit status is 1 where megalite is behind.
@@ -27,20 +28,25 @@ from torch import nn
 from train_step import AT_LEAST_AS_FAST, Heat, Spread, compare, markdown, race, sizes_of
 
 from megalite.arith.memory import state_bytes
-from megalite.arith.traffic import data_parallel_traffic
 
 SHARDED, OVERLAPPED = "megalite DP, sharded", "megalite DP, sharded, overlapped"
+GRADIENTS = "megalite DP, gradients sharded"
 REDUCTION = Heat(
     title="2 ranks, 1 thread each",
     ranks=2,
     tokens=2,
-    pairs=tuple(
-        (ours, theirs, AT_LEAST_AS_FAST) for ours in (SHARDED, OVERLAPPED) for theirs in ("torch DDP", "torch FSDP2")
+    pairs=(
+        *(
+            (ours, theirs, AT_LEAST_AS_FAST)
+            for ours in (SHARDED, OVERLAPPED)
+            for theirs in ("torch DDP", "torch FSDP2")
+        ),
+        (GRADIENTS, "torch FSDP2", AT_LEAST_AS_FAST),
     ),
 )
 RACE = ("model", "setting", "megalite", "tokens/s", "rival", "tokens/s", "ratio", "limit", "")
 UPDATE = ("threads", "megalite, ms", "rival", "its ms", "ratio", "limit", "")
-KEPT = ("who", "bytes of a rank", "as computed", "sent by a rank and step, MiB")
+KEPT = ("who", "bytes of a rank", "as computed", "collectives of a step", "sent by a rank, MiB")
 OFFLOAD = ("states", "resident, GB", "less by, bytes a parameter", "update, s", "of the disk's raw rate")
 Rows = list[tuple[str, ...]]
 
@@ -77,6 +83,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seq-length", type=int, default=256)
     parser.add_argument("--micro-batch-size", type=int, default=8)
     parser.add_argument("--vocab-size", type=int, default=8192)
+    parser.add_argument("--micro-batches", type=int, default=4, help="of the step whose collectives are counted")
     parser.add_argument("--offload-layers", type=int, default=24, help="of the GPT with hidden size 1024 of offload")
     parser.add_argument("--dir", type=Path, help="folder on the disk to measure; default: a temporary one")
     parser.add_argument("--allocator", choices=("kept", "default"), default="kept", help="kept: freed memory stays")
@@ -169,43 +176,42 @@ def reduction(options: argparse.Namespace) -> Iterator[Rows]:
     sizes = sizes_of(options, "gpt")
     times = race(REDUCTION, sizes, options)
     yield [RACE, *(("gpt", *row) for row in compare(REDUCTION, sizes, times, options.clock))]
-    yield [KEPT, *kept(sizes)]
+    yield [KEPT, *kept(sizes, options.micro_batches)]
 
 
-def kept(sizes: Sizes) -> Iterator[tuple[str, ...]]:
-    """Each contestant after a step, and DeepSpeed by the closed forms."""
+def kept(sizes: Sizes, micro_batches: int) -> Iterator[tuple[str, ...]]:
+    """Each contestant after a step of so many micro-batches, and DeepSpeed by the closed forms."""
+    shards = {"megalite DP": (1, 1), SHARDED: (2, 1), GRADIENTS: (2, 2), "torch DDP": (1, 1), "torch FSDP2": (2, 2)}
     with (
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool,
     ):
-        for name in ("megalite DP", SHARDED, "torch DDP", "torch FSDP2"):
+        for name, (states, grads) in shards.items():
             store = str(Path(folder) / name.replace(" ", "-"))
-            held: Held = max(pool.map(held_by, [name] * 2, [sizes] * 2, range(2), [store] * 2))
-            shards = 2 if name in (SHARDED, "torch FSDP2") else 1
-            forms = state_bytes(held.parameters, param_bytes=4, moments=2, shards=shards).total
-            if name == "torch FSDP2":  # its parameters and gradients are in parts, too
-                forms = 16 * held.parameters // 2
-            yield (name, f"{held.nbytes:,}", f"{forms:,}", sent(held.parameters, sharded=shards > 1))
-    zero = state_bytes(held.parameters, param_bytes=4, moments=2, shards=2).total
-    yield ("DeepSpeed ZeRO 1", "", f"{zero:,}", deepspeed_sent(held.parameters))
+            arguments = [[name] * 2, [sizes] * 2, range(2), [store] * 2, [micro_batches] * 2]
+            held: Held = max(pool.map(held_by, *arguments))
+            forms = state_bytes(held.parameters, param_bytes=4, moments=2, shards=states, grad_shards=grads).total
+            if name == "torch FSDP2":  # its parameters are in parts, too
+                forms -= 4 * held.parameters // 2
+            calls = ", ".join(f"{count} x {verb}" for verb, count in held.calls.items()).replace("_", "-")
+            yield (name, f"{held.nbytes:,}", f"{forms + held.lent:,}", calls, ring(held.sent))
+    for stage, sums in ((1, 1), (2, micro_batches)):
+        forms = state_bytes(held.parameters, param_bytes=4, moments=2, shards=2, grad_shards=stage).total
+        nbytes = {"all_reduce": sums * 4 * held.parameters, "all_gather": 4 * held.parameters}
+        yield (
+            f"DeepSpeed ZeRO {stage}",
+            "",
+            f"{forms:,}",
+            f"{sums} x all-reduce, 1 x all-gather a bucket",
+            ring(nbytes),
+        )
 
 
-def ring(collective: str, nbytes: int, ranks: int = 2) -> float:
-    """MiB that a rank sends for a collective over so many bytes, as rings and trees of all kinds do at best."""
-    return (2 if collective == "all_reduce" else 1) * (ranks - 1) / ranks * nbytes / 2**20
-
-
-def sent(parameters: int, *, sharded: bool) -> str:
-    traffic = data_parallel_traffic(
-        parameters=parameters, data_parallel_size=2, buckets=1, grad_bytes=4, param_bytes=4, sharded=sharded
-    )
-    return " + ".join(f"{name} {ring(name, one.nbytes):.1f}" for name, one in traffic.items()).replace("_", "-")
-
-
-def deepspeed_sent(parameters: int) -> str:
-    """It sums gradients on all ranks, of which each takes its slice."""
-    nbytes = 4 * parameters
-    return f"all-reduce {ring('all_reduce', nbytes):.1f} + all-gather {ring('all_gather', nbytes):.1f}"
+def ring(payload: dict[str, int], ranks: int = 2) -> str:
+    """What a rank sends for collectives over so many bytes, as rings and trees of all kinds do at best."""
+    passes = {"all_reduce": 2}
+    parts = {verb: passes.get(verb, 1) * (ranks - 1) / ranks * n / 2**20 for verb, n in payload.items()}
+    return " + ".join(f"{verb.replace('_', '-')} {part:.1f}" for verb, part in parts.items())
 
 
 def offload(options: argparse.Namespace) -> Iterator[Rows]:
