@@ -32,6 +32,11 @@ LAYOUTS: dict[str, Layout] = {
     "tp2-dp2-sharded": {"tp": 2, "dp": 2, "sharded": 1},
     "pp2-dp2-sharded": {"pp": 2, "dp": 2, "sharded": 1, "bucket": 3000},
 }
+GRADS: dict[str, Layout] = {
+    "dp2-grads": {"dp": 2, "sharded": 2, "overlap": 1, "gather": 1, "bucket": 3000},
+    "tp2-dp2-grads-host": {"tp": 2, "dp": 2, "sharded": 2, "buckets": 3, "offload": "cpu", "share": 0.5},
+}
+"""Those that keep gradients as shards, of which Muon has none."""
 CASES: dict[str, dict[str, Any]] = {
     "decoupled rate": {"decoupled_lr": 1e-3, "decoupled_min_lr": 1e-4},
     "muon": {"optimizer": "muon", "muon_use_nesterov": True},
@@ -97,15 +102,27 @@ def halves(mesh: ParallelMesh, settings: Config) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize(("there", "here"), [("tp2-dp2-sharded", "pp2"), ("pp2-dp2-sharded", "dp2-sharded")])
-def test_muon_goes_on_in_any_other_layout(pool: Pool, tmp_path: Path, there: str, here: str) -> None:
+@pytest.mark.parametrize(
+    ("optimizer", "there", "here"),
+    [
+        ("muon", "tp2-dp2-sharded", "pp2"),
+        ("muon", "pp2-dp2-sharded", "dp2-sharded"),
+        ("adam", "dp2-grads", "pp2-dp2-sharded"),
+        ("adam", "pp2", "tp2-dp2-grads-host"),
+        soak("adam", "tp2-dp2-grads-host", "dp2-grads"),
+        soak("sgd", "dp2-grads", "tp2-sp"),
+    ],
+)
+def test_a_run_goes_on_in_any_other_layout(pool: Pool, tmp_path: Path, optimizer: str, there: str, here: str) -> None:
+    layouts = LAYOUTS | GRADS
+
     def run(layout: Layout, **kept: str) -> list[float]:
-        settings = replace(config("llama", layout, optimizer="muon"), checkpoint=Checkpoint(**kept))
+        settings = replace(config("llama", layout, optimizer=optimizer), checkpoint=Checkpoint(**kept))
         losses: list[float] = pool.run(harness.grid(layout), halves, settings)[0]
         return losses
 
-    first = run(LAYOUTS[there], save=str(tmp_path))
-    second = run(LAYOUTS[here], load=str(tmp_path))
+    first = run(layouts[there], save=str(tmp_path))
+    second = run(layouts[here], load=str(tmp_path))
     assert first == pytest.approx(run({}, save=str(tmp_path / "one")), rel=1e-10)
     assert second == pytest.approx(run({}, load=str(tmp_path / "one")), rel=1e-10)
 
