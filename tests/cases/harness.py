@@ -113,19 +113,20 @@ class Program:
         self.pool, self.folder = pool, folder
         self._known: dict[tuple[str, ...], Outcome] = {}
 
-    def __call__(self, layout: str, *words: str, torchrun: bool = False) -> Outcome:
-        """`words` are flags and their values, split at spaces; "" is an empty value."""
-        argv = [part for word in (LAYOUTS[layout].flags, *words) for part in word.split()]
-        key = (layout, "torchrun" * torchrun, *argv)
+    def __call__(self, layout: str | Layout, *words: str, torchrun: bool = False, again: int = 0) -> Outcome:
+        """`words` are flags and their values, split at spaces; "" is an empty value. `again` runs what was run."""
+        where = LAYOUTS[layout] if isinstance(layout, str) else layout
+        argv = [part for word in (where.flags, *words) for part in word.split()]
+        key = (str(where), "torchrun" * torchrun, str(again), *argv)
         if key not in self._known:
             log = self.folder / f"{len(self._known)}.jsonl"
             argv += ["--log-jsonl", str(log), "--device", "cpu"]
             started = time.monotonic()
             if torchrun:
-                done = start([*command(LAYOUTS[layout].grid.world_size), *argv])
+                done = start([*command(where.grid.world_size), *argv])
                 status, said = done.returncode, [done.stdout + done.stderr]
             else:
-                ranks = self.pool.run(LAYOUTS[layout].grid, in_pool, argv)
+                ranks = self.pool.run(where.grid, in_pool, argv)
                 status, said = max(rank[0] for rank in ranks), [rank[1] for rank in ranks]
             records = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
             self._known[key] = Outcome(
