@@ -7,6 +7,7 @@ without, all are tried.
 import argparse
 import json
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,9 +24,12 @@ from megalite.plan.layout import Practice
 from megalite.plan.machines import usual_rates
 from megalite.plan.page import draw_plan
 from megalite.plan.prediction import Job, Prediction
-from megalite.plan.rates import load_rates
+from megalite.plan.profile import load_profile
 from megalite.plan.search import Wishes, search
 from megalite.plan.table import Course, against, course_lines, found_lines, gigabytes, plain, prediction_lines, seconds
+from megalite.plan.trial import probe, trial_lines
+
+PROBE_ROUNDS, PROBE_STEPS = 3, 5
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,8 +38,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if options.claims:
             return _tell(claim_lines())
+        if options.calibrate:
+            return calibrate(options.calibrate, options.gpus or 1)
         return _answer(Plan.of(options, model_flags), options)
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         print(f"plan: {error}", file=sys.stderr)
         return 2
 
@@ -76,6 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     ask.add_argument("--largest-micro-batch", action="store_true")
     ask.add_argument("--fewest-gpus", action="store_true")
     ask.add_argument("--faster-network", action="store_true", help="what faster links would bring")
+    ask.add_argument("--calibrate", type=Path, help="measure this machine with --gpus processes, and save a profile")
+    ask.add_argument("--probe", type=int, metavar="N", help="train the best N layouts here for a few steps, by turns")
     report = parser.add_argument_group("the answer")
     report.add_argument("--top", type=int, default=5, help="layouts to list (default: 5)")
     report.add_argument("--json", action="store_true")
@@ -96,7 +104,8 @@ class Plan:
     @classmethod
     def of(cls, options: argparse.Namespace, flags: Sequence[str]) -> "Plan":
         config, model_flags = describe(flags, preset=options.preset, hf_config=options.hf_config)
-        device = find_device(options.gpu)
+        profile = load_profile(options.profile) if options.profile else None
+        device = profile.device if profile else find_device(options.gpu)
         nodes = options.nodes
         per_node = options.gpus_per_node
         if options.gpus is not None:
@@ -120,8 +129,8 @@ class Plan:
         job = Job(
             size=described_size(config),
             cluster=cluster,
-            rates=load_rates(options.profile) if options.profile else usual_rates(device.name),
-            practice=_practice(config),
+            rates=profile.rates if profile else usual_rates(device.name),
+            practice=_practice(config, param_bytes=4 if device.name == "cpu" else 2),
             divisible_by=config.model.make_vocab_size_divisible_by,
         )
         batch = options.global_batch_size
@@ -151,13 +160,14 @@ def _wishes(options: argparse.Namespace, batch: int) -> Wishes:
     )
 
 
-def _practice(config: Config) -> Practice:
-    """This trainer's, in bf16 with what can be hidden hidden; attention by its softmax where the model asks for it."""
+def _practice(config: Config, *, param_bytes: int) -> Practice:
+    """This trainer's, in bf16 or on a CPU in fp32, with what can be hidden hidden; attention as the model asks."""
     model = config.model
     softmax = model.softmax_type != "vanilla" or model.apply_query_key_layer_scaling
     return Practice(
         attention="dropout" if model.attention_dropout else "softmax" if softmax else "fused",
         dropout=model.hidden_dropout > 0,
+        param_bytes=param_bytes,
         overlap_grads=True,
         overlap_params=True,
     )
@@ -214,9 +224,19 @@ def _more(plan: Plan, options: argparse.Namespace, best: Prediction, fitting: li
     if options.html:
         options.html.write_text(draw_plan(best, fitting, plan.course), encoding="utf-8")
         lines += ["", f"The page is in {options.html}"]
+    if options.probe:
+        trials = probe(plan.model_flags, fitting[: options.probe], rounds=PROBE_ROUNDS, steps=PROBE_STEPS)
+        lines += ["", *trial_lines(trials)]
     faults = problems(plan.model_flags, best.layout)
     lines += ["", *(["The trainer would refuse it:", *faults] if faults else ["on each node:"])]
-    return [*lines, launch_command(plan.model_flags, best.layout, plan.job.cluster)]
+    width = plan.job.practice.param_bytes
+    return [*lines, launch_command(plan.model_flags, best.layout, plan.job.cluster, param_bytes=width)]
+
+
+def calibrate(path: Path, processes: int) -> int:
+    """Measure in processes of their own: this one never imports torch."""
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes))
+    return subprocess.run([*launcher, "-m", "megalite.report.calibrate", str(path)], check=False).returncode
 
 
 def _tell(lines: Sequence[str]) -> int:

@@ -10,9 +10,9 @@ from megalite.plan.layout import Layout
 from megalite.validate import check
 
 
-def layout_flags(layout: Layout) -> list[str]:
-    """What the trainer must be told to run this layout in bf16, with all that it can hide hidden."""
-    flags = ["--bf16"]
+def layout_flags(layout: Layout, *, param_bytes: int = 2) -> list[str]:
+    """What the trainer must be told to run this layout, in bf16 or in fp32, with all that it can hide hidden."""
+    flags = ["--bf16"] if param_bytes == 2 else []
     if layout.tensor > 1:
         flags += ["--tensor-model-parallel-size", str(layout.tensor)]
     if layout.sequence_parallel:
@@ -41,12 +41,12 @@ def layout_flags(layout: Layout) -> list[str]:
     return flags
 
 
-def launch_command(model_flags: Sequence[str], layout: Layout, cluster: Cluster) -> str:
+def launch_command(model_flags: Sequence[str], layout: Layout, cluster: Cluster, *, param_bytes: int = 2) -> str:
     """For each node; the data, the learning rate and the length are the user's."""
     nodes = f"--nnodes {cluster.nodes} --rdzv-backend c10d --rdzv-endpoint $HOST:29500 " if cluster.nodes > 1 else ""
     run = f"torchrun --nproc-per-node {cluster.gpus_per_node} {nodes}pretrain_gpt.py"
     rest = "--lr 3e-4 --train-iters 1000 --mock-data"
-    return f"{run} {join([*model_flags, *layout_flags(layout)])} {rest}"
+    return f"{run} {join([*model_flags, *layout_flags(layout, param_bytes=param_bytes)])} {rest}"
 
 
 def problems(model_flags: Sequence[str], layout: Layout) -> list[str]:

@@ -1,8 +1,6 @@
 """The constants of the time model: what a machine and its software make of the figures of their data sheets."""
 
-import json
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,20 +28,3 @@ class Rates:
     step: float = 5e-3
     """Seconds of a step that nothing else explains: the batch, the norm, the log."""
     origin: str = "assumed"
-
-
-def save_rates(path: Path, rates: Rates) -> None:
-    """Write a profile that --profile reads."""
-    path.write_text(json.dumps(asdict(rates), indent=1) + "\n", encoding="utf-8")
-
-
-def load_rates(path: Path) -> Rates:
-    """Read a profile. ValueError where it is none."""
-    try:
-        given = json.loads(path.read_text(encoding="utf-8"))
-        known = {field.name for field in fields(Rates)}
-        if strange := sorted(set(given) - known):
-            raise ValueError(f"it has {', '.join(strange)}")
-        return Rates(**given)
-    except (OSError, ValueError, TypeError) as error:
-        raise ValueError(f"--profile {path} is no profile of --calibrate: {error}.") from error

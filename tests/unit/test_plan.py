@@ -25,10 +25,12 @@ from megalite.plan.memory import in_flight, memory_of_ranks
 from megalite.plan.page import draw_plan
 from megalite.plan.prediction import Job, Prediction
 from megalite.plan.presets import PRESETS
+from megalite.plan.profile import Profile, load_profile, save_profile
 from megalite.plan.rank import rank_plans
-from megalite.plan.rates import Rates, load_rates, save_rates
+from megalite.plan.rates import Rates
 from megalite.plan.search import Wishes, layouts, reason, search
 from megalite.plan.table import Course, prediction_lines
+from megalite.plan.trial import Trial, trial_lines
 from megalite.schedule.check import peak_kept
 from megalite.schedule.partition import partition
 from megalite.schedule.schedules import make_schedule
@@ -292,12 +294,12 @@ def test_shares_of_a_step_add_up() -> None:
 
 
 def test_profiles_are_read_back(tmp_path: Path) -> None:
-    rates = Rates(matmul=0.5, origin="calibrated")
-    save_rates(tmp_path / "here.json", rates)
-    assert load_rates(tmp_path / "here.json") == rates
+    profile = Profile(device=find_device("a100"), rates=Rates(matmul=0.5, origin="calibrated"))
+    save_profile(tmp_path / "here.json", profile)
+    assert load_profile(tmp_path / "here.json") == profile
     (tmp_path / "other.json").write_text('{"colour": 1}', encoding="utf-8")
-    with pytest.raises(ValueError, match="no profile of --calibrate: it has colour"):
-        load_rates(tmp_path / "other.json")
+    with pytest.raises(ValueError, match="no profile of --calibrate: 'device'"):
+        load_profile(tmp_path / "other.json")
 
 
 WRONG = [
@@ -343,6 +345,26 @@ def test_json_and_commands(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     assert "torchrun --nproc-per-node 8 pretrain_gpt.py" in told
     assert "B to A" in told
+
+
+def test_trials_say_whether_the_order_holds() -> None:
+    job = job_of("gpt2-small", gpu="a100")
+    fast, slow = (Prediction(job=job, layout=Layout(data=d, global_batch_size=16)) for d in (8, 2))
+    right = [Trial(predicted=fast, seconds=(1.0, 1.1)), Trial(predicted=slow, seconds=(2.0, 2.1))]
+    wrong = [Trial(predicted=fast, seconds=(2.0, 2.1)), Trial(predicted=slow, seconds=(1.0, 1.1))]
+    close = [Trial(predicted=fast, seconds=(1.0, 2.1)), Trial(predicted=slow, seconds=(1.0, 1.9))]
+    assert "the ranking holds beyond the spread" in trial_lines(right)
+    assert "the ranking holds beyond the spread" in trial_lines(close)
+    assert "the ranking does not hold" in trial_lines(wrong)
+
+
+@pytest.mark.soak
+def test_this_machine_is_measured_and_a_layout_tried(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--calibrate", str(tmp_path / "here.json"), "--gpus", "2"]) == 0
+    model = "--num-layers 2 --hidden-size 64 --num-attention-heads 2 --seq-length 32 --vocab-size 64"
+    job = "--gpus 2 --gpus-per-node 2 --global-batch-size 4 --tokenizer-type NullTokenizer --probe 1"
+    assert main([*model.split(), *job.split(), "--profile", str(tmp_path / "here.json")]) == 0
+    assert "the ranking" in capsys.readouterr().out
 
 
 def test_devices_are_possible() -> None:
