@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from megalite.checkpoint.place import RELEASE, TRACKER
+from megalite.checkpoint.disk import replace_file
+from megalite.checkpoint.place import INDEX, RELEASE, TRACKER
 
 _LEFT = re.compile(rf"\.(iter_\d+|{RELEASE}|{re.escape(TRACKER)})\.(saving|replaced|removed)")
 _PATIENCE = 86400.0  # seconds after which what nobody touches is believed to be left, where locks cannot tell
@@ -45,10 +46,11 @@ def alone_in(root: Path, *, wait: float) -> Iterator[bool]:
 
 
 def sweep(root: Path, *, alone: bool) -> list[str]:
-    """Clear away what was being written, replaced or removed under `root` when a process ended; what it was.
+    """Clear away what was being written, replaced or removed under `root` when a process ended; what was done.
 
-    A checkpoint that had just given up its name to a new one gets it back if the new one is not there. Without a lock
-    (`alone`), what was touched within a day is let be.
+    A checkpoint that had just given up its name to a new one gets it back if the new one is not there. The only one, if
+    there is no tracker, is named: its save had come that far. Without a lock (`alone`), what was touched within a day
+    is let be.
     """
     left = [entry for entry in root.iterdir() if _LEFT.fullmatch(entry.name) and not entry.is_symlink()]
     swept = []
@@ -62,7 +64,11 @@ def sweep(root: Path, *, alone: bool) -> list[str]:
             shutil.rmtree(entry, ignore_errors=True)
         else:
             entry.unlink()
-        swept.append(entry.name)
+        swept.append(f"cleared away {entry.name}")
+    whole = [index.parent.name for index in root.glob(f"iter_*/{INDEX}") if index.parent.name[5:].isdecimal()]
+    if len(whole) == 1 and not (root / TRACKER).exists():
+        replace_file(root / TRACKER, str(int(whole[0].removeprefix("iter_"))).encode())
+        swept.append(f"named {whole[0]}")
     return swept
 
 

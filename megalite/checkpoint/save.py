@@ -91,7 +91,7 @@ class Part:
 def check_writable(root: Path, world: Group) -> list[str]:
     """ValueError on every rank where nothing can be saved under `root`: better now than after hours of training.
 
-    Returns what saves that were cut off had left there, and what is cleared away now.
+    Returns what had to be done there after saves that were cut off.
     """
 
     def probe() -> list[str]:

@@ -107,7 +107,7 @@ def prepare(
     data = datasets(config, derived, tokenizer)
     resumed = on_data(resumed, data.order, allowed=config.checkpoint.allow_other_data)
     size = f"{num_parameters(engine.buffer, mesh):,} parameters"
-    swept = f"--save: cleared away what saves had left that were cut off: {', '.join(left)}" if left else ""
+    swept = f"--save: after a save that was cut off: {', '.join(left)}" if left else ""
     said = [swept, *_said(config), *(home.note for home in engine.optimizer.homes)]
     for note in [size, *_stages(config, derived, tokenizer.vocab_size), *data.notes, resumed.note, *said]:
         if note:
