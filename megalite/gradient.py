@@ -119,14 +119,15 @@ class WeightGrads:
 
 def attach(parameter: nn.Parameter, main_grad: MainGrad) -> None:
     """Send all that autograd computes for the parameter to its main grad, and keep `.grad` empty."""
-
-    def move(p: Tensor) -> None:
-        if p.grad is not None:
-            main_grad.add(p.grad)
-            p.grad = None
-
     parameter.main_grad = main_grad  # type: ignore[attr-defined]
-    parameter.register_post_accumulate_grad_hook(move)
+    parameter.register_post_accumulate_grad_hook(_move)
+
+
+def _move(parameter: Tensor) -> None:
+    # No closure over the main grad: what a hook refers to, Python's collector does not see, and would never free.
+    if parameter.grad is not None:
+        main_grad_of(parameter).add(parameter.grad)
+        parameter.grad = None
 
 
 def main_grad_of(parameter: Tensor) -> MainGrad:

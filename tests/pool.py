@@ -7,6 +7,7 @@ rest; every call is a job of its own, with groups of its own. Where one rank fai
 the ranks start anew for the next call.
 """
 
+import gc
 import multiprocessing
 import tempfile
 import traceback
@@ -40,6 +41,8 @@ def _serve(rank: int, commands: Connection) -> None:
             mesh = build_mesh(grid, rank=rank, device=CPU, timeout=TIMEOUT)
             commands.send((True, function(mesh, *arguments)))
             stop()
+            del mesh
+            gc.collect()  # a group that garbage refers to keeps its threads, which wake a hundred times a second
         except BaseException:
             commands.send((False, traceback.format_exc()))
 

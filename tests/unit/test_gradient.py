@@ -1,5 +1,8 @@
 """Main grads: the first write of a step overwrites, the rest add, all in main precision."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -44,3 +47,24 @@ def test_a_frequent_token_in_bf16_loses_nothing() -> None:
     attach(table, grad)
     lookup(torch.zeros(4096, dtype=torch.int64), table).sum().backward()
     assert grad.view.tolist() == [[4096.0], [0.0]]
+
+
+def test_what_a_parameter_is_attached_to_is_freed_with_it() -> None:
+    """A buffer that outlives its run keeps process groups alive, and their threads."""
+
+    class Buffer:
+        def __init__(self) -> None:
+            self.parameter = nn.Parameter(torch.zeros(2, 2))
+            self.memory = torch.zeros(2, 2)
+            attach(self.parameter, MainGrad(lambda: self.memory, self.written))
+
+        def written(self) -> None:
+            pass
+
+    buffer = Buffer()
+    buffer.parameter.sum().backward()
+    assert torch.equal(buffer.memory, torch.ones(2, 2))
+    gone = weakref.ref(buffer)
+    del buffer
+    gc.collect()
+    assert gone() is None
