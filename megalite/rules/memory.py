@@ -71,8 +71,8 @@ def _sharding(job: Job) -> Iterator[str]:
     elif strategy == "optim_grads" and pp > 1:
         yield (
             f"{asked} reduces the gradients of every micro-batch, and a pipeline lives of many: with "
-            f"--pipeline-model-parallel-size {pp} a step would send its gradients as often as it has micro-batches. Use "
-            "--data-parallel-sharding-strategy optim."
+            f"--pipeline-model-parallel-size {pp} a step would send its gradients as often as it has micro-batches. "
+            "Use --data-parallel-sharding-strategy optim."
         )
     elif strategy == "optim_grads" and parallel.pipeline_schedule in ("zb-h1", "zb-v"):
         yield (
@@ -81,8 +81,8 @@ def _sharding(job: Job) -> Iterator[str]:
         )
     elif strategy == "optim_grads" and job.config.optimizer.optimizer == "muon":
         yield (
-            f"{asked} does not go with --optimizer muon, which makes whole matrices in the memory of the gradients. Use "
-            "--data-parallel-sharding-strategy optim."
+            f"{asked} does not go with --optimizer muon, which makes whole matrices in the memory of the gradients. "
+            "Use --data-parallel-sharding-strategy optim."
         )
 
 

@@ -24,8 +24,8 @@ class Op(Enum):
     RECV_B = "RECV_B"
     """Receive the gradient of the stage's output from the stage after it."""
     GRAD_SYNC = "GRAD_SYNC"
-    """A stage's gradients, of the step or of a micro-batch, are complete: start those sums over data parallel ranks that
-    have not started."""
+    """A stage's gradients, of the step or of a micro-batch, are complete: start those of their sums over data parallel
+    ranks that have not started."""
 
     __hash__ = object.__hash__  # each member is one object; the hash of Enum is several times slower
 

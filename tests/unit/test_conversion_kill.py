@@ -1,11 +1,15 @@
 """C43 for conversions: whatever a kill leaves is whole or not there, and the next conversion goes through.
 
 A kill leaves the disk as it was at that moment, so the folder is copied at every flush: before it, after it, and with
-what is written in between not yet complete.
+what is written in between not yet complete. And processes are killed, at random moments.
 """
 
+import multiprocessing
 import os
+import random
 import shutil
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +24,7 @@ from megalite.checkpoint.hf.importing import import_folder
 from megalite.checkpoint.load import check_hashes
 from megalite.checkpoint.place import find
 from tests.families import make
+from tests.parallel.harness import soak
 
 AGAIN = 3
 """After every so many moments the conversion is started again."""
@@ -112,3 +117,51 @@ def test_an_export_is_whole_or_not_there(
                 assert (left / "back" / "config.json").is_file()
         if number % AGAIN == 0:
             assert sorted(path.name for path in left.iterdir()) == ["back"]
+
+
+def check_import(root: Path) -> None:
+    checkpoint = find(root)
+    assert not check_hashes(checkpoint, read_index(checkpoint), read_index(checkpoint).files)
+
+
+@pytest.mark.parametrize("kills", [4, soak(60)])
+@pytest.mark.parametrize("direction", ["import", "export"])
+def test_a_killed_process_leaves_nothing_under_the_final_name(
+    source: Path, tmp_path: Path, direction: str, kills: int
+) -> None:
+    expected, checkpoint = weights(source / "hf"), find(source / "ours")
+
+    def convert(target: Path) -> None:
+        if direction == "import":
+            import_folder(source / "hf", target)
+        else:
+            export_folder(checkpoint, target, max_file_bytes=20_000)
+
+    def check(target: Path) -> None:
+        if direction == "import":
+            check_import(target)
+        else:
+            held = weights(target)
+            assert held.keys() == expected.keys() and all(torch.equal(held[k], expected[k]) for k in held)
+
+    started = time.monotonic()
+    convert(tmp_path / "whole")
+    lasts, draws = time.monotonic() - started, random.Random(kills)
+    unseen, context = 0, multiprocessing.get_context("fork")
+    for number in range(kills):
+        target = tmp_path / str(number)
+        process = context.Process(target=convert, args=(target,))
+        process.start()
+        # The first is killed as soon as it is there.
+        time.sleep(lasts * (0 if number == 0 else draws.uniform(0, 1.2)))
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        if (target / "release").exists() if direction == "import" else target.exists():
+            # A release that the tracker does not name yet is whole, too.
+            check(target / "release" if direction == "import" else target)
+        else:
+            unseen += 1
+        convert(target)
+        check(target)
+    assert unseen

@@ -75,7 +75,7 @@ def command_line(given: dict[str, Any]) -> list[str]:
 
 
 def test_launch_configurations_are_understood():
-    """All that stands against a configuration is flags refused by the table, and a tokenizer that we do not have.
+    """All that stands against a configuration is flags refused by the table.
 
     `pytest -s` shows what is refused in each, and how often.
     """

@@ -296,7 +296,7 @@ def test_refused(flags, text):
         ("--mock-data", "--train-data-path d/x --split 1,1,1", "--split 1,1,1 does not go with --train-data-path"),
         ("--mock-data", "--data-args-path nowhere.txt", "--data-args-path nowhere.txt cannot be read: No such file"),
         ("--vocab-size", "", "--tokenizer-type NullTokenizer needs --vocab-size."),
-        ("--vocab-size", "--tokenizer-type TikTokenizer", "TikTokenizer needs --tokenizer-model and --tiktoken-pattern."),
+        ("--vocab-size", "--tokenizer-type TikTokenizer", "TikTokenizer needs --tokenizer-model and --tiktoken-p"),
         *((flag, "", f"{flag} is missing.") for flag in list(BASE)[:5] + ["--lr"]),
     ],
 )
