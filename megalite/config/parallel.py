@@ -44,7 +44,8 @@ class Parallel:
     overlap_grad_reduce: bool = False
     """Reduce each gradient bucket over data parallel ranks as soon as it is complete, during the backward pass."""
     grad_reduce_in_bf16: bool = False
-    """Send gradients to the other data parallel ranks in bf16; each rank still adds up its micro-batches in fp32."""
+    """Send gradients to the other data parallel ranks in bf16. Micro-batches are still added up in fp32: by each rank,
+    or, where gradients are shards (optim_grads), after every one of them was rounded and sent."""
     use_distributed_optimizer: bool = False
     """Shard main parameters and optimizer states over data parallel ranks: gradients are reduce-scattered, parameters
     gathered (ZeRO, stage 1)."""

@@ -116,10 +116,10 @@ class GradBuffer:
 
     def scale_grads(self, factor: float) -> None:
         """Multiply what is owned of the main grads, and the copies of it that have left."""
+        for copy in self.grads.leaving:  # first: it waits for what is still being copied
+            copy.scale(factor)
         for segment in self.owned:
             self.grads.of(segment).mul_(factor)
-        for copy in self.grads.leaving:
-            copy.scale(factor)
 
     def gather_params(self) -> None:
         """Give every rank all parameters: at once, or, where `overlap_gather`, by the time that they are needed."""

@@ -6,6 +6,7 @@ groups      |a a a -|   |b b|          causality hides the padding, so plain cau
 """
 
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -111,13 +112,20 @@ def document_attention(q: Tensor, k: Tensor, v: Tensor, documents: Documents, *,
 
 
 def _has_kernel(q: Tensor) -> bool:
-    """Whether torch's flash attention over sequences of any lengths takes these."""
-    return q.device.type == "cuda" and q.dtype in (torch.float16, torch.bfloat16) and q.shape[-1] in range(8, 257, 8)
+    """Whether torch's flash attention over sequences of any lengths takes these. It needs Ampere or newer."""
+    fits = q.dtype in (torch.float16, torch.bfloat16) and q.shape[-1] in range(8, 257, 8)
+    return q.device.type == "cuda" and fits and torch.cuda.get_device_capability(q.device) >= (8, 0)
 
 
 def _by_kernel(q: Tensor, k: Tensor, v: Tensor, documents: Documents, window: int | None) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler: seconds of every start
 
+    more = {}
+    if q.shape[1] != k.shape[1]:
+        if "enable_gqa" in signature(varlen_attn).parameters:
+            more = {"enable_gqa": True}
+        else:  # torch 2.11
+            k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     queries, keys, values = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
     out = varlen_attn(
         queries,
@@ -128,7 +136,7 @@ def _by_kernel(q: Tensor, k: Tensor, v: Tensor, documents: Documents, window: in
         max_q=documents.longest,
         max_k=documents.longest,
         window_size=(-1 if window is None else window, 0),
-        enable_gqa=q.shape[1] != k.shape[1],
+        **more,
     )
     assert isinstance(out, Tensor)
     return out.unflatten(0, (q.shape[0], q.shape[2])).transpose(1, 2)

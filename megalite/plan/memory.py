@@ -119,11 +119,15 @@ def rank_memory(size: ModelSize, layout: Layout, practice: Practice, held: list[
 
 
 def _lent(size: ModelSize, layout: Layout, part: Part, parameters: int) -> int:
-    """Elements of the largest buckets of gradients, and of tied embeddings, which have one of their own."""
-    tied = size.tied_embeddings and (part.embedding or part.loss)
-    matrix = size.vocab_size * size.hidden_size // layout.tensor * tied
+    """Elements of the largest buckets of gradients, and of tied embeddings, which have one of their own.
+
+    A matrix larger than a bucket makes a bucket of its size.
+    """
+    matrix = size.vocab_size * size.hidden_size // layout.tensor * (part.embedding or part.loss)
     most = max(40_000_000, 1_000_000 * layout.data)
-    return ROOMS * min(most, parameters - matrix) + matrix
+    if size.tied_embeddings:
+        return ROOMS * min(most, parameters - matrix) + matrix
+    return ROOMS * min(max(most, matrix), parameters)
 
 
 def _layer(size: ModelSize, layout: Layout, practice: Practice) -> tuple[float, float]:

@@ -68,16 +68,20 @@ def test_padding_is_little_and_groups_are_few() -> None:
     assert documents.rows.numel() < 1.2 * ids.numel()
 
 
+@pytest.mark.parametrize("takes_groups", [True, False])
 @pytest.mark.parametrize("window", [None, 2])
-def test_what_a_kernel_for_any_lengths_is_given(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_kernel_for_any_lengths_is_given(
+    window: int | None, takes_groups: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kernel runs on a GPU only; here another that does what its manual says stands for it."""
     ids = segments(LENGTHS["many"])
     inputs = heads(*ids.shape, groups=3)
 
-    def kernel(q: Tensor, k: Tensor, v: Tensor, **given) -> Tensor:
+    def kernel(q: Tensor, k: Tensor, v: Tensor, *, enable_gqa: bool = False, **given) -> Tensor:
+        assert enable_gqa == (q.shape[1] != k.shape[1])
         case = SimpleNamespace(**given)
         bounds = case.cu_seq_q.tolist()
-        assert case.enable_gqa and case.cu_seq_k is case.cu_seq_q and case.cu_seq_q.dtype == torch.int32
+        assert case.cu_seq_k is case.cu_seq_q and case.cu_seq_q.dtype == torch.int32
         assert case.max_q == case.max_k == 24 and case.window_size == (-1 if window is None else window, 0)
         out = []
         for start, stop in pairwise(bounds):
@@ -86,7 +90,10 @@ def test_what_a_kernel_for_any_lengths_is_given(window: int | None, monkeypatch:
             out.append(softmax_attention(*parts, hidden)[0].transpose(0, 1))
         return torch.cat(out)
 
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
+    def without_groups(q: Tensor, k: Tensor, v: Tensor, **given) -> Tensor:  # torch 2.11
+        return kernel(q, k, v, **given)
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel if takes_groups else without_groups)
     monkeypatch.setattr(module, "_has_kernel", lambda q: True)
     ours = results(lambda q, k, v: document_attention(q, k, v, find_documents(ids), window=window), inputs)
     for found, expected in zip(ours, results(masked(ids, window), inputs), strict=True):
