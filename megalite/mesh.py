@@ -55,10 +55,10 @@ def build_mesh(grid: Grid, *, rank: int, device: torch.device, timeout: datetime
     def group(name: str, *axes: str) -> Group:
         return joined(name, grid.ranks(rank, *axes))
 
-    def joined(name: str, ranks: tuple[int, ...]) -> Group:
+    def joined(name: str, ranks: tuple[int, ...], *, fewest: int = 2) -> Group:
         # Only members take part, so that several meshes can live side by side in a larger job.
         handle = None
-        if len(ranks) > 1:
+        if len(ranks) >= fewest:
             handle = dist.new_group(list(ranks), timeout=timeout, use_local_synchronization=True)
         return Group(name=name, ranks=ranks, rank=ranks.index(rank), handle=handle)
 
@@ -75,10 +75,11 @@ def build_mesh(grid: Grid, *, rank: int, device: torch.device, timeout: datetime
         model=group("model", "tp", "pp"),
         world=group("world", *grid.order),
     )
-    if pp.size == 1 or 0 < pp.rank < pp.size - 1:
+    if pp.size == 1:
         return mesh
-    # Last, because only some ranks make it: torch names a group by how many its members have made before.
-    return replace(mesh, ends=joined("ends", (pp.ranks[0], pp.ranks[-1])))
+    # A rank between the ends makes one as well, of itself: torch names a group by how many its members made before it.
+    ends = (rank,) if 0 < pp.rank < pp.size - 1 else (pp.ranks[0], pp.ranks[-1])
+    return replace(mesh, ends=joined("ends", ends, fewest=1))
 
 
 def on_host(group: Group, *, name: str, timeout: datetime.timedelta) -> Group:

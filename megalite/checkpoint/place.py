@@ -44,6 +44,8 @@ def find(root: Path, step: int | None = None) -> Path:
         name = folder_name(None if text == RELEASE else int(text))
     else:
         whole = sorted(folder.parent.name for folder in root.glob(f"iter_*/{INDEX}"))
+        if len(whole) == 1:  # a first save that was cut off before it was named
+            return root / whole[0]
         if whole:
             raise ValueError(f"{root} holds {', '.join(whole)}, but {TRACKER} is gone. Name one with --ckpt-step.")
         raise CheckpointMissing(

@@ -6,6 +6,7 @@ before it never do.
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from math import isclose
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ def order_differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list
     ours, theirs = here["corpora"], there["corpora"]
     if [part["content"] for part in ours] != [part["content"] for part in theirs]:
         return [*lines, f"--data-path: {_prefixes(ours)} here, {_prefixes(theirs)} there, and the documents differ"]
-    if here["weights"] != there["weights"]:
+    if not all(map(isclose, here["weights"], there["weights"])):
         lines.append(f"--data-path: weights {_rounded(here['weights'])} here, {_rounded(there['weights'])} there")
     for part, their in zip(ours, theirs, strict=True):
         if part["documents"] != their["documents"]:

@@ -38,7 +38,9 @@ class State:
     files: dict[str, bytes]
 
 
-def state_of(engine: Engine, progress: Progress, config: Config, tokenizer: Tokenizer) -> State:
+def state_of(
+    engine: Engine, progress: Progress, config: Config, tokenizer: Tokenizer, files: dict[str, bytes]
+) -> State:
     """The state as it is now. The shards are the run's own memory."""
     weights_only = config.checkpoint.no_save_optim
     scalars = {
@@ -54,20 +56,11 @@ def state_of(engine: Engine, progress: Progress, config: Config, tokenizer: Toke
         "tokenizer": tokenizer.describe(),
         **describe_model(config.model, tokenizer.vocab_size),
     }
-    files = {f"tokenizer/{name}": path.read_bytes() for name, path in tokenizer.files().items()}
     return State(
         shards=[*engine.buffer.shards(), *(() if weights_only else engine.optimizer.shards())],
         scalars=scalars,
-        files={**files, "config.toml": to_toml(config).encode()},
+        files=files,
     )
-
-
-def save_checkpoint(engine: Engine, progress: Progress, config: Config, tokenizer: Tokenizer) -> Saved:
-    """Save the run as it is now, all ranks together. Raises SaveFailed on every rank if any fails."""
-    settings, state = config.checkpoint, state_of(engine, progress, config, tokenizer)
-    assert settings.save is not None
-    root, kept, world = Path(settings.save), retention(settings), engine.mesh.world
-    return save(root, progress.iteration, state.shards, state.scalars, state.files, world, kept)
 
 
 def retention(settings: Checkpoint) -> Retention | None:
@@ -77,25 +70,32 @@ def retention(settings: Checkpoint) -> Retention | None:
 
 
 def writer(engine: Engine, config: Config, tokenizer: Tokenizer) -> Write:
-    """How the settings ask to save: at once, or in the background. Every rank makes its own, at the same point."""
+    """How the settings ask to save: at once, or in the background. Every rank makes its own, at the same point.
+
+    What comes along of the tokenizer is read now: weeks later its files may be elsewhere.
+    """
+    settings, mesh = config.checkpoint, engine.mesh
+    root, kept = Path(settings.save or ""), retention(settings)
+    files = {f"tokenizer/{name}": path.read_bytes() for name, path in tokenizer.files().items()}
+    files["config.toml"] = to_toml(config).encode()
 
     def at_once(progress: Progress) -> "Future[Saved]":
+        state = state_of(engine, progress, config, tokenizer, files)
         outcome: Future[Saved] = Future()
         try:
-            outcome.set_result(save_checkpoint(engine, progress, config, tokenizer))
+            saved = save(root, progress.iteration, state.shards, state.scalars, state.files, mesh.world, kept)
+            outcome.set_result(saved)
         except SaveFailed as error:
             outcome.set_exception(error)
         return outcome
 
-    settings, mesh = config.checkpoint, engine.mesh
-    if settings.save is None or not settings.async_save:
+    if not settings.async_save:
         return at_once
-    root, kept = Path(settings.save), retention(settings)
     timeout = timedelta(minutes=config.parallel.distributed_timeout_minutes)
     background = Background(on_host(mesh.world, name="saving", timeout=timeout), mesh.device)
 
     def beside(progress: Progress) -> "Future[Saved]":
-        state = state_of(engine, progress, config, tokenizer)
+        state = state_of(engine, progress, config, tokenizer, files)
         return background.save(root, progress.iteration, state.shards, state.scalars, state.files, kept)
 
     return beside

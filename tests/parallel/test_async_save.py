@@ -17,6 +17,8 @@ from tests.parallel.harness import soak
 from tests.parallel.test_kills import MODEL
 from tests.pool import Pool
 
+RUN = MODEL.format(hidden=32, steps=8).replace("--num-layers 2", "--num-layers 4")
+
 
 def train(mesh: ParallelMesh, argv: list[str]) -> tuple[int, str]:
     """A run on a disk so slow that it begins to write a checkpoint once training has made another update."""
@@ -40,7 +42,7 @@ def train(mesh: ParallelMesh, argv: list[str]) -> tuple[int, str]:
 
 def saved(pool: Pool, layout: str, root: Path, *flags: str) -> tuple[list[dict[str, str]], str]:
     """The hashes of the files of each checkpoint, and what rank 0 says."""
-    words = [MODEL.format(hidden=32, steps=8), LAYOUTS[layout].flags, "--save", str(root), "--save-interval 2", *flags]
+    words = [RUN, LAYOUTS[layout].flags, "--save", str(root), "--save-interval 2", *flags]
     argv = [part for word in words for part in word.split()]
     ranks = pool.run(LAYOUTS[layout].grid, train, argv)
     assert all(status == 0 for status, _ in ranks), ranks
@@ -50,7 +52,7 @@ def saved(pool: Pool, layout: str, root: Path, *flags: str) -> tuple[list[dict[s
     return [{name: sha for name, sha in of.items() if name.endswith(".safetensors")} for of in hashes], ranks[0][1]
 
 
-@pytest.mark.parametrize("layout", ["dp2-sharded", soak("tp2-sp"), soak("pp2-dp2"), soak("one")])
+@pytest.mark.parametrize("layout", ["dp2-sharded", "pp4", soak("tp2-sp"), soak("pp2-dp2"), soak("one")])
 def test_the_same_is_saved(pool: Pool, tmp_path: Path, layout: str) -> None:
     at_once, _ = saved(pool, layout, tmp_path / "at-once")
     beside, said = saved(pool, layout, tmp_path / "beside", "--async-save")

@@ -18,7 +18,7 @@ from megalite.grid import Grid
 from megalite.mesh import ParallelMesh
 from megalite.shard import Shard
 from megalite.train.resume import load_checkpoint
-from megalite.train.save import save_checkpoint
+from megalite.train.save import writer
 from megalite.train.step import train_step
 from tests.parallel import harness
 from tests.parallel.harness import GLOBAL_BATCH, VOCAB, Layout, soak
@@ -98,7 +98,7 @@ def halves(mesh: ParallelMesh, settings: Config) -> list[float]:
         losses.append(train_step(engine, harness.batch(mesh, settings, step), step=step, consumed_samples=samples).loss)
         progress.count(GLOBAL_BATCH, skipped=False)
     if settings.checkpoint.save:
-        save_checkpoint(engine, progress, settings, NullTokenizer(VOCAB))
+        writer(engine, settings, NullTokenizer(VOCAB))(progress).result()
     return losses
 
 

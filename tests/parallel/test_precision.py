@@ -21,7 +21,7 @@ from megalite.mesh import ParallelMesh
 from megalite.shard import Shard
 from megalite.train.build import Engine
 from megalite.train.resume import Progress, load_checkpoint
-from megalite.train.save import save_checkpoint
+from megalite.train.save import writer
 from megalite.train.step import StepResult, forward_backward, train_step
 from tests.parallel import harness
 from tests.parallel.harness import GLOBAL_BATCH, VOCAB, Layout, soak
@@ -279,7 +279,7 @@ def go_on(mesh: ParallelMesh, settings: Config, steps: int) -> list[tuple[float,
         progress.count(GLOBAL_BATCH, skipped=result.skipped)
         seen.append((result.loss, result.grad_norm, engine.loss_scale.value))
     if settings.checkpoint.save:
-        save_checkpoint(engine, progress, settings, NullTokenizer(VOCAB))
+        writer(engine, settings, NullTokenizer(VOCAB))(progress).result()
     return seen
 
 

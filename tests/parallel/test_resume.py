@@ -20,7 +20,7 @@ from megalite.data.tokenizer import NullTokenizer
 from megalite.mesh import ParallelMesh
 from megalite.optimizer.optimizer import MAIN
 from megalite.train.resume import Progress, load_checkpoint
-from megalite.train.save import save_checkpoint
+from megalite.train.save import writer
 from megalite.train.step import train_step
 from tests.parallel import harness
 from tests.parallel.harness import VOCAB, Layout, soak
@@ -68,7 +68,7 @@ def steps(mesh: ParallelMesh, settings: Config, dtype: torch.dtype, number: int 
         losses.append(train_step(engine, harness.batch(mesh, settings, step), step=step, consumed_samples=samples).loss)
         progress.count(BATCH, skipped=False)
     if settings.checkpoint.save:
-        save_checkpoint(engine, progress, settings, NullTokenizer(VOCAB))
+        writer(engine, settings, NullTokenizer(VOCAB))(progress).result()
     return losses
 
 

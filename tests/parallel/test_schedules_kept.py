@@ -10,7 +10,7 @@ from megalite.config.schema import Checkpoint, Config
 from megalite.data.tokenizer import NullTokenizer
 from megalite.mesh import ParallelMesh
 from megalite.train.resume import Progress, load_checkpoint
-from megalite.train.save import save_checkpoint
+from megalite.train.save import writer
 from megalite.train.step import train_step
 from tests.parallel import harness
 from tests.parallel.harness import GLOBAL_BATCH, VOCAB
@@ -30,7 +30,7 @@ def first_step(mesh: ParallelMesh, settings: Config) -> tuple[str, int, float, f
     progress.count(GLOBAL_BATCH, skipped=False)
     if settings.checkpoint.save:
         progress = Progress(iteration=10, consumed_samples=10 * GLOBAL_BATCH, schedule_samples=10 * GLOBAL_BATCH)
-        save_checkpoint(engine, progress, settings, NullTokenizer(VOCAB))
+        writer(engine, settings, NullTokenizer(VOCAB))(progress).result()
     moved = ((engine.buffer.params - before).norm() / min(result.grad_norm, 1.0)).item()
     return resumed.note, progress.iteration, result.learning_rate, moved
 

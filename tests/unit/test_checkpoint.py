@@ -265,7 +265,9 @@ def test_nothing_to_find(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="names iter_0000007, but"):
         find(tmp_path)
     (tmp_path / TRACKER).unlink()
-    with pytest.raises(ValueError, match=r"holds iter_0000003, but latest.* is gone. Name one with --ckpt-step"):
+    assert find(tmp_path).name == "iter_0000003", "a first save that was cut off before it was named"
+    shutil.copytree(tmp_path / "iter_0000003", tmp_path / "iter_0000009")
+    with pytest.raises(ValueError, match=r"holds iter_0000003, iter_0000009, but latest.* is gone. Name one with --ck"):
         find(tmp_path)
 
 
