@@ -120,7 +120,7 @@ def _has_kernel(q: Tensor) -> bool:
 def _by_kernel(q: Tensor, k: Tensor, v: Tensor, documents: Documents, window: int | None) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler: seconds of every start
 
-    more = {}
+    more: dict[str, Any] = {}
     if q.shape[1] != k.shape[1]:
         if "enable_gqa" in signature(varlen_attn).parameters:
             more = {"enable_gqa": True}
