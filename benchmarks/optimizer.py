@@ -89,7 +89,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--allocator", choices=("kept", "default"), default="kept", help="kept: freed memory stays")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: for a busy machine")
     parser.add_argument("--markdown", type=Path, help="write the tables to this file")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.micro_batch_size % options.micro_batches:
+        parser.error(f"--micro-batch-size must be a multiple of --micro-batches {options.micro_batches}")
+    return options
 
 
 def update(options: argparse.Namespace) -> Iterator[Rows]:

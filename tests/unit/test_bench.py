@@ -75,7 +75,7 @@ def test_optimizers_compute_the_same(tmp_path: Path) -> None:
     table = tmp_path / "table.md"
     run = subprocess.run(
         [sys.executable, "benchmarks/optimizer.py", *TINY.split(), "--rounds", "1", "--steps", "1", "--threads", "1"]
-        + ["--offload-layers", "1", "--dir", str(tmp_path), "--markdown", str(table)],
+        + ["--micro-batch-size", "4", "--offload-layers", "1", "--dir", str(tmp_path), "--markdown", str(table)],
         cwd=ROOT,
         capture_output=True,
         text=True,
