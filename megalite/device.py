@@ -33,6 +33,11 @@ def pick(name: str, local_rank: int) -> torch.device:
     return device
 
 
+def is_ampere_or_newer(device: torch.device) -> bool:
+    """Whether the device is a GPU for which torch's flash attention is written."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 def set_up_cpu(threads: int) -> str:
     """Make a program that trains on the CPU compute with this many threads; a few words about it."""
     _keep_freed_memory()

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megalite.device import is_ampere_or_newer
 from megalite.ops.attention import fused_attention, hidden_keys
 
 SMALLEST = 8
@@ -114,7 +115,7 @@ def document_attention(q: Tensor, k: Tensor, v: Tensor, documents: Documents, *,
 def _has_kernel(q: Tensor) -> bool:
     """Whether torch's flash attention over sequences of any lengths takes these. It needs Ampere or newer."""
     fits = q.dtype in (torch.float16, torch.bfloat16) and q.shape[-1] in range(8, 257, 8)
-    return q.device.type == "cuda" and fits and torch.cuda.get_device_capability(q.device) >= (8, 0)
+    return fits and is_ampere_or_newer(q.device)
 
 
 def _by_kernel(q: Tensor, k: Tensor, v: Tensor, documents: Documents, window: int | None) -> Tensor:
