@@ -79,10 +79,10 @@ class GradBuffer:
         if not self.grads.leave_when_full:
             return
         self._armed.add(stage)
-        written = {id(parameter) for parameter in still or ()}
+        coming = {id(parameter) for parameter in still or ()}
         for bucket in (bucket for bucket in self.buckets if bucket.stage == stage):
             parameters = [slot.parameter for slot in bucket.slots]
-            bucket.waiting = sum(still is None or id(p) in written or main_grad_of(p).fresh for p in parameters)
+            bucket.waiting = sum(still is None or id(p) in coming or main_grad_of(p).fresh for p in parameters)
         self._launch()
 
     def _ready(self, bucket: Bucket) -> None:

@@ -97,6 +97,7 @@ class OwnedGrads(MainGrads):
     def finish(self) -> None:
         while self._under_way:
             self._collect()
+        assert not self._written, "a bucket was written after its sum began"
         self._summed.clear()
         for bucket in self.buckets:
             self._leave(bucket)
