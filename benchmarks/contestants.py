@@ -135,6 +135,7 @@ def torch_step(
     *,
     scope: Callable[[], AbstractContextManager[None]] = nullcontext,
     whole_norm: Callable[[Tensor], Tensor] = DTensor.full_tensor,
+    micro_batches: int = 1,
 ) -> Step:
     """A training step with the best that torch offers: fused AdamW, foreach clipping, gradients freed between steps.
 
@@ -160,15 +161,18 @@ def torch_step(
             nn.utils.clip_grads_with_norm_(part, CLIP, total, foreach=True)
 
     def step(tokens: Tensor, labels: Tensor) -> float:
-        with scope():
-            loss = loss_of(tokens, labels)
-            loss.backward()
+        losses = []
+        for part in zip(tokens.chunk(micro_batches), labels.chunk(micro_batches), strict=True):
+            with scope():
+                loss = loss_of(*part) / micro_batches
+                loss.backward()
+            losses.append(loss.full_tensor() if isinstance(loss, DTensor) else loss)
         clip()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        value = loss.full_tensor() if isinstance(loss, DTensor) else loss
-        assert math.isfinite(value.item())
-        return value.item()
+        value = sum(loss.item() for loss in losses)
+        assert math.isfinite(value)
+        return value
 
     return step
 
@@ -207,9 +211,9 @@ def fsdp(sizes: Sizes) -> Step:
     return torch_step(model, cross_entropy(model))
 
 
-def alone(model: nn.Module) -> Step:
+def alone(model: nn.Module, *, micro_batches: int = 1) -> Step:
     """A model on one rank."""
-    return torch_step(model, cross_entropy(model))
+    return torch_step(model, cross_entropy(model), micro_batches=micro_batches)
 
 
 def megatron(sizes: Sizes, *, rank: int, ranks: int) -> Step:

@@ -3,11 +3,12 @@
 The GPT has 4 layers. A step trains 4 micro-batches, of 2 sequences each by default: with 1F1B two equal ranks would
 wait for a fifth of the time, as more ranks do with as many times more micro-batches. Both sides cut the model into the
 same stages, sum the gradients of the tied embedding, clip by the norm over all ranks, and update with fused AdamW. One
-process with two threads computes the same without a pipeline.
+process with two threads computes the same micro-batches without a pipeline.
 
 Contestants take turns as in train_step.py, whose columns these are. Then megalite's ranks note when each action begins
-and ends, and the bubble of each step is compared with that of the schedule simulated with the step's own mean times of
-each stage. `--table` prints the simulated bubbles of larger pipelines instead.
+and ends, and the bubble of each step is compared with that of the schedule simulated with the step's own times: those
+of each action, so that what is left is what messages and the executor take; and the mean of each stage, which knows
+nothing of the unevenness of a machine. `--table` prints the simulated bubbles of larger pipelines instead.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from plain import Sizes
 from train_step import AT_LEAST_AS_FAST, Differs, Heat, Spread, check_equal, compare, markdown, print_row
 from workers import Contestant, Timed, batch, keep_heap
 
-from megalite.schedule.check import simulate
+from megalite.schedule.check import Timeline, simulate
 from megalite.schedule.schedules import SCHEDULES, fixed_chunks, make_schedule
 from megalite.schedule.trace import Event, Trace
 
@@ -33,7 +34,7 @@ CHECK_STEPS, WARM_UP = 3, 2
 ONE_RANK = Heat(title="1 rank, 2 threads", threads=2, pairs=(("megalite", "plain torch", AT_LEAST_AS_FAST),))
 TABLE_RANKS, TABLE_FACTORS, TABLE_CHUNKS = (4, 8, 16, 32, 64), (1, 2, 4, 8), 2
 RACE = ("model", "setting", "megalite", "tokens/s", "rival", "tokens/s", "ratio", "limit", "")
-BUBBLE = ("schedule", "bubble, measured", "simulated", "measured / simulated", "step, measured / simulated")
+BUBBLE = ("schedule", "bubble, measured", "simulated", "measured / simulated", "step", "with mean times", "step")
 
 
 def main(arguments: list[str]) -> int:
@@ -156,11 +157,21 @@ def bubble(trace: Trace) -> tuple[str, ...]:
     Of the steps, the fourth part is taken whose computations were the fastest: interruptions only ever add.
     """
     steps = sorted(trace.steps, key=lambda step: sum(trace.timeline(step).busy))[: -(-len(trace.steps) // 4)]
-    pairs = [(trace.timeline(step), trace.predicted(step)) for step in steps]
+    measured = [trace.timeline(step) for step in steps]
+    replayed = [trace.replayed(step) for step in steps]
     return (
         trace.schedule,
-        Spread.of([ours.bubble for ours, _ in pairs]).show(".1%"),
-        Spread.of([simulation.bubble for _, simulation in pairs]).show(".1%"),
+        Spread.of([ours.bubble for ours in measured]).show(".1%"),
+        Spread.of([simulation.bubble for simulation in replayed]).show(".1%"),
+        *_ratios(measured, replayed),
+        *_ratios(measured, [trace.predicted(step) for step in steps]),
+    )
+
+
+def _ratios(measured: list[Timeline], simulations: list[Timeline]) -> tuple[str, str]:
+    """How much larger the bubbles of steps were than those of their simulations, and how much longer the steps."""
+    pairs = list(zip(measured, simulations, strict=True))
+    return (
         Spread.of([ours.bubble / simulation.bubble for ours, simulation in pairs]).show(".3f"),
         Spread.of([ours.length / simulation.length for ours, simulation in pairs]).show(".3f"),
     )

@@ -185,7 +185,7 @@ def theirs(schedule: str) -> Build:
 
 CONTESTANTS: dict[str, Build] = {
     "megalite": lambda sizes, rank: megalite(sizes, rank=rank, micro_batches=MICRO_BATCHES),
-    "plain torch": lambda sizes, rank: alone(plain_model(sizes)),
+    "plain torch": lambda sizes, rank: alone(plain_model(sizes), micro_batches=MICRO_BATCHES),
     **{f"megalite {schedule}": ours(schedule) for schedule in CUTS},
     **{cut.theirs.__name__: theirs(schedule) for schedule, cut in CUTS.items()},
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from megalite.schedule.action import COMPUTE, Action, Op
+from megalite.schedule.action import COMPUTE, Action, Op, Program
 from megalite.schedule.check import Timeline, simulate
 from megalite.schedule.schedules import make_schedule, placement
 
@@ -64,17 +64,30 @@ class Trace:
         for event in self._of_step(step):
             times[event.action.op, event.action.stage].append(event.duration / 1000)
         means = {key: mean(found) for key, found in times.items()}
+        return simulate(self._schedule(step), lambda action: means[action.op, action.stage])
+
+    def replayed(self, step: int) -> Timeline:
+        """A step as the schedule has it, in milliseconds, where each action takes what it took.
+
+        What the step was longer than this, its messages took, and whoever ran the program.
+        """
+        times = {event.action: event.duration / 1000 for event in self._of_step(step)}
+        return simulate(self._schedule(step), lambda action: times[action])
+
+    def _schedule(self, step: int) -> list[Program]:
+        """The schedule of a step. ValueError where an action of it was not recorded."""
+        recorded = {event.action for event in self._of_step(step)}
         schedule = make_schedule(
             self.schedule,
             num_ranks=self.num_ranks,
-            num_micro_batches=1 + max(event.action.microbatch for event in self._of_step(step)),
+            num_micro_batches=1 + max(action.microbatch for action in recorded),
             num_chunks=self.num_chunks,
             group_size=self.group_size,
         )
-        absent = {f"{op.value}{stage}" for program in schedule for op, stage, _ in program if (op, stage) not in means}
+        absent = {f"{op.value}{stage}" for program in schedule for op, stage, _ in set(program) - recorded}
         if absent:
             raise ValueError(f"The trace of step {step} is not whole: no {' '.join(sorted(absent))}. Try another step.")
-        return simulate(schedule, lambda action: means[action.op, action.stage])
+        return schedule
 
     def _of_step(self, step: int) -> list[Event]:
         found = [event for event in self.events if event.step == step]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from itertools import pairwise
 from xml.etree import ElementTree
 
@@ -156,6 +157,16 @@ def test_a_trace_in_milliseconds_beside_its_prediction():
     slow = trace(slow=("F1.2",))
     assert slow.predicted(5).ends[Action(Op.F, 1, 0)] == pytest.approx(1 + 2)
     assert slow.timeline(5).ends[Action(Op.F, 1, 0)] == pytest.approx(1 + 1)
+
+
+def test_a_replay_is_the_step_without_what_came_between_its_actions():
+    """Each action takes what it took, so that of a recorded simulation nothing differs."""
+    slow = trace(slow=("F1.2",))
+    measured, replayed = slow.timeline(5), slow.replayed(5)
+    assert replayed.length == pytest.approx(measured.length) and replayed.busy == pytest.approx(measured.busy)
+    late = [replace(e, begin=e.begin + 500 * (e.rank == 1)) for e in slow.events]
+    waited = replace(slow, events=tuple(late))
+    assert waited.timeline(5).length > waited.replayed(5).length == pytest.approx(replayed.length)
 
 
 def test_each_step_has_its_number_of_micro_batches():
