@@ -9,12 +9,19 @@ from megalite.config.cli import Parsed
 from megalite.config.model import Model
 from megalite.config.options import options
 from megalite.config.problem import Problem
+from megalite.config.schema import Checkpoint
 from megalite.config.show import to_text
 from megalite.config.stored_model import differences, stored_model
 
 Reader = Callable[[str | None, int | None, str | None], tuple[Path, dict[str, Any]]]
 """Of --load, --ckpt-step and --pretrained-checkpoint: what would be loaded, and the settings of its model."""
 FLAG = "--use-checkpoint-args"
+
+
+def begins_anew(kept: Checkpoint) -> bool:
+    """Whether training starts where --load holds nothing yet: the first of several starts of one command line."""
+    same = kept.save is not None and kept.load is not None and Path(kept.save).resolve() == Path(kept.load).resolve()
+    return same and not kept.exit_on_missing_checkpoint
 
 
 def with_model_of_checkpoint(parsed: Parsed, read: Reader) -> Parsed:
@@ -29,7 +36,7 @@ def with_model_of_checkpoint(parsed: Parsed, read: Reader) -> Parsed:
     try:
         source, facts = read(kept.load, kept.ckpt_step, kept.pretrained_checkpoint)
     except (ValueError, OSError) as error:
-        return _with_problem(parsed, f"{FLAG} finds no model. {error}")
+        return _without_checkpoint(parsed, str(error))
     names = {member.name for member in fields(Model)}
     taken = {
         name: value
@@ -46,6 +53,17 @@ def with_model_of_checkpoint(parsed: Parsed, read: Reader) -> Parsed:
     if contradiction:
         return _with_problem(parsed, contradiction)
     said = f"{FLAG}: {len(taken)} settings of the model are those of {source}."
+    return replace(parsed, notices=[*parsed.notices, said])
+
+
+def _without_checkpoint(parsed: Parsed, why: str) -> Parsed:
+    """The model of the flags, where this may be the first of several starts; what is damaged is found at loading."""
+    missing = [o.flag for o in options() if o.section == "model" and o.required and o.name not in parsed.origins]
+    if not begins_anew(parsed.config.checkpoint):
+        return _with_problem(parsed, f"{FLAG} finds no model. {why}")
+    if missing:
+        return _with_problem(parsed, f"{FLAG} finds no model. {why} For a first start give {', '.join(missing)}.")
+    said = f"{FLAG}: the settings of the model are those of the flags. {why}"
     return replace(parsed, notices=[*parsed.notices, said])
 
 

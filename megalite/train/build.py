@@ -51,6 +51,8 @@ class Engine:
 
     mesh: ParallelMesh
     seed: int
+    vocab_size: int
+    """Rows of the vocabulary, without padding."""
     stages: dict[int, GPT]
     """Its stages of the model, by number."""
     mail: Mail
@@ -112,6 +114,7 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
     return Engine(
         mesh=mesh,
         seed=config.train.seed,
+        vocab_size=vocab_size,
         stages=stages,
         mail=build_mail(placed, mesh, sequence_parallel=config.parallel.sequence_parallel),
         buffer=buffer,

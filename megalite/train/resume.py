@@ -5,17 +5,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from megalite.checkpoint.on_all_ranks import on_all_ranks
-from megalite.checkpoint.place import CheckpointMissing
-from megalite.checkpoint.source import Source, find_source, open_source
+from megalite.checkpoint.source import Source
 from megalite.config.model import Model
 from megalite.config.schema import Checkpoint, Config
 from megalite.config.stored_model import differences, stored_model
 from megalite.data.order import order_differences
-from megalite.mesh import Group
 from megalite.optimizer import lr_state
 from megalite.optimizer.optimizer import MAIN
 from megalite.shard import Shard
+from megalite.train.beginning import Beginning
 from megalite.train.build import Engine
 
 
@@ -51,20 +49,18 @@ class Resumed:
     """A line for the log."""
 
 
-def load_checkpoint(engine: Engine, config: Config, vocab_size: int) -> Resumed:
-    """Take up what --load or --pretrained-checkpoint names.
+def load_checkpoint(engine: Engine, config: Config, beginning: Beginning) -> Resumed:
+    """Take up what the run begins from.
 
     Raises ValueError on every rank where it does not fit the run.
     """
-    settings, world = config.checkpoint, engine.mesh.world
-    directory, weights_alone, note = _choose(settings, world)
-    if directory is None:
-        return Resumed(engine=engine, note=note)
-    source = open_source(directory, verify=settings.verify_integrity)
-    scalars = source.scalars
-    _check_model(source, config.model, vocab_size)
+    settings, world, source = config.checkpoint, engine.mesh.world, beginning.source
+    if source is None:
+        return Resumed(engine=engine, note=beginning.note)
+    scalars, directory, weights_alone = source.scalars, source.directory, beginning.weights_alone
+    _check_model(source, config.model, engine.vocab_size)
     goes_on = not weights_alone and "consumed_train_samples" in scalars
-    notes = []
+    notes = [beginning.note]
     if settings.verify_integrity:
         whole, unknown = "all files are as they were saved", "a folder of Hugging Face carries no hashes to check"
         notes.append(f"--verify-integrity: {whole if source.has_hashes else unknown}")
@@ -119,30 +115,6 @@ def on_data(resumed: Resumed, order: Mapping[str, Any], *, allowed: bool) -> Res
     return replace(resumed, progress=progress, note=note)
 
 
-def _choose(settings: Checkpoint, world: Group) -> tuple[Path | None, bool, str]:
-    """What is to be loaded, if anything; whether its weights alone; and a line where training starts anew.
-
-    Raises ValueError where nothing is there and the run was not told to start anew: by --save in the same place, where
-    the first of several starts finds nothing, or by --pretrained-checkpoint.
-    """
-    note = ""
-    if settings.load is not None:
-        directory, missing = _find("--load", settings.load, settings.ckpt_step, world)
-        if directory is not None:
-            return directory, settings.finetune, ""
-        begins = settings.save is not None and Path(settings.save).resolve() == Path(settings.load).resolve()
-        if settings.pretrained_checkpoint is None and (settings.exit_on_missing_checkpoint or not begins):
-            hint = "" if begins else " To start anew, leave --load out, or give --save the same folder."
-            raise ValueError(f"--load: {missing}{hint}")
-        note = f"--load: {missing} Training starts anew."
-    if settings.pretrained_checkpoint is not None:
-        directory, missing = _find("--pretrained-checkpoint", settings.pretrained_checkpoint, None, world)
-        if directory is None:
-            raise ValueError(f"--pretrained-checkpoint: {missing}")
-        return directory, True, ""
-    return None, False, note
-
-
 def _check_batches(engine: Engine, scalars: dict[str, Any], directory: Path) -> None:
     """Iterations count samples only as long as the batch sizes before the checkpoint are those of its run."""
     iteration, consumed = scalars["iteration"], scalars["consumed_train_samples"]
@@ -173,25 +145,6 @@ def _with_schedules(
         "Go on with those of the checkpoint by --use-checkpoint-opt_param-scheduler, or with those of the flags by "
         "--override-opt_param-scheduler."
     )
-
-
-def _find(flag: str, root: str, step: int | None, world: Group) -> tuple[Path | None, str]:
-    """The folder that all ranks see, or why there is none. ValueError where they see different ones."""
-
-    def look() -> tuple[str, str]:
-        try:
-            return str(find_source(Path(root), step)), ""
-        except CheckpointMissing as error:
-            return "", str(error)
-
-    seen = on_all_ranks(look, world, ValueError)
-    if len({found for found, _ in seen}) > 1:
-        views = "; ".join(
-            f"rank {rank} sees {Path(name).name or 'no checkpoint'}" for rank, (name, _) in enumerate(seen)
-        )
-        raise ValueError(f"{flag} {root} must be a folder that all ranks share, but {views}.")
-    found, missing = seen[world.rank]
-    return Path(found) if found else None, missing
 
 
 def _all_shards(engine: Engine, names: Collection[str]) -> list[Shard]:

@@ -29,6 +29,7 @@ from megalite.observe.wandb import WeightsAndBiases
 from megalite.optimizer.statistics import num_parameters, num_zeros_in_grad, params_norm
 from megalite.schedule.partition import describe, partition
 from megalite.schedule.schedules import placement
+from megalite.train.beginning import find_beginning
 from megalite.train.build import Engine, build
 from megalite.train.chores import chores, manual_gc
 from megalite.train.datasets import datasets
@@ -85,9 +86,11 @@ def prepare(
     """All that training needs, and where it begins."""
     dtype = _dtype(config.train)
     left = check_writable(Path(config.checkpoint.save), mesh.world) if config.checkpoint.save else []
-    engine = build(config, derived, vocab_size=tokenizer.vocab_size, mesh=mesh, dtype=dtype)
+    beginning = find_beginning(config.checkpoint, tokenizer, mesh.world)
+    vocab_size = beginning.vocab_size
+    engine = build(config, derived, vocab_size=vocab_size, mesh=mesh, dtype=dtype)
     prove(engine, derived, config.train.micro_batch_size)
-    resumed = load_checkpoint(engine, config, tokenizer.vocab_size)
+    resumed = load_checkpoint(engine, config, beginning)
     engine = resumed.engine
     check_replicas(engine, "At the start")
     recorder = None
@@ -102,14 +105,14 @@ def prepare(
         engine = replace(engine, watch=recorder.watch)
     report = None
     if config.log.memory_report:
-        report = MemoryReport(config, derived, engine, logger, vocab_size=tokenizer.vocab_size)
+        report = MemoryReport(config, derived, engine, logger, vocab_size=vocab_size)
         engine = replace(engine, watch=report.watch)
     data = datasets(config, derived, tokenizer)
     resumed = on_data(resumed, data.order, allowed=config.checkpoint.allow_other_data)
     size = f"{num_parameters(engine.buffer, mesh):,} parameters"
     swept = f"--save: after a save that was cut off: {', '.join(left)}" if left else ""
     said = [swept, *_said(config), *(home.note for home in engine.optimizer.homes)]
-    for note in [size, *_stages(config, derived, tokenizer.vocab_size), *data.notes, resumed.note, *said]:
+    for note in [size, *_stages(config, derived, vocab_size), *data.notes, resumed.note, *said]:
         if note:
             logger.note(note)
     after_steps = [*([recorder.next_step] if recorder else []), *([report.tell] if report else [])]
@@ -124,7 +127,7 @@ def prepare(
             logger=logger,
             interval=config.log.log_interval,
             seq_length=config.model.seq_length,
-            flops_per_sample=model_flops(model_size(config.model, vocab_size=tokenizer.vocab_size), samples=1),
+            flops_per_sample=model_flops(model_size(config.model, vocab_size=vocab_size), samples=1),
             statistics=_statistics(config),
         ),
         stop=ending,

@@ -54,7 +54,7 @@ def state_of(
         **lr_state.describe(engine.schedules),
         "parallel": engine.mesh.grid.sizes,
         "tokenizer": tokenizer.describe(),
-        **describe_model(config.model, tokenizer.vocab_size),
+        **describe_model(config.model, engine.vocab_size),
     }
     return State(
         shards=[*engine.buffer.shards(), *(() if weights_only else engine.optimizer.shards())],

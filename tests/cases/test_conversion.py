@@ -36,9 +36,10 @@ def samples(materials: Materials) -> list[list[int]]:
     return materials.samples(materials.corpus(), BATCH, length=LENGTH)
 
 
-def first_loss(program: Program, materials: Materials, layout: str, imported: Path, *words: str) -> Any:
-    """A run of one iteration that learns nothing, its model described by the imported config.toml."""
-    settings = f"--config {imported}/release/config.toml --load {imported} --finetune {COURSE} {PROBE}"
+def first_loss(program: Program, materials: Materials, layout: str, imported: Path | None, *words: str) -> Any:
+    """A run of one iteration that learns nothing, its model described by the imported config.toml or by `words`."""
+    settings = f"--config {imported}/release/config.toml --load {imported} --finetune" if imported else ""
+    settings += f" {COURSE} {PROBE}"
     data = f"{materials.tokenizer()} --data-path {materials.corpus()} {WHOLE} --train-iters 1 --seq-length {LENGTH}"
     return program(layout, settings, data, *words)
 
@@ -115,8 +116,11 @@ def test_c53_numbers_survive(program, materials, tmp_path: Path, name: str, spel
     found = first_loss(program, materials, "one", tmp_path / "ours", f"--save {tmp_path}/saved --save-interval 1")
     assert found.status == 0, found.said[0]
     assert found.losses == pytest.approx([Oracle(model).mean(samples(materials))], rel=1e-4)
+    known = f"--load {tmp_path}/saved --finetune --use-checkpoint-args --save {tmp_path}/again --save-interval 1"
+    again = first_loss(program, materials, "one", None, known)
+    assert again.status == 0 and again.losses == found.losses, again.said[0]
 
-    assert convert("megalite", "hf", tmp_path / "saved", tmp_path / "back") == 0
+    assert convert("megalite", "hf", tmp_path / "again", tmp_path / "back") == 0
     back = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back")
     for field in ("rope_parameters", "rms_norm_eps", "intermediate_size", "max_position_embeddings"):
         assert getattr(back.config, field) == getattr(config, field)

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.cases.fixtures import COURSE, PROBE, WHOLE, Materials
 from tests.cases.harness import Outcome, Program
+from tools import convert_checkpoint
 
 LAYERS = "--num-layers 2 --hidden-size 32 --num-attention-heads 4 --group-query-attention --num-query-groups 2"
 STEPS = "--train-iters 3 --save-interval 1"
@@ -45,6 +46,33 @@ def test_a_hugging_face_folder_is_loaded_as_it_is(program, materials, layout: st
     assert found.losses == pytest.approx([expected], rel=1e-5)
     assert f"settings of the model are those of {source}." in found.said[0]
     assert f"loaded the weights of {source}" in found.said[0]
+
+
+def test_rows_that_no_text_comes_to_are_kept(program, materials, tmp_path: Path) -> None:
+    """Qwen's vocabulary is larger than its tokenizer's. The rows above take part in the softmax, and come back."""
+    source, rows = tmp_path / "hf", 333
+    shutil.copytree(materials.model(vocab_size=rows), source)
+    shutil.copy(materials.tok(320) / "tokenizer.json", source)
+    course = f"{data(materials)} {STEPS} --use-checkpoint-args"
+    kept = f"--pretrained-checkpoint {source} --save {tmp_path}/run --load {tmp_path}/run"
+    first = program("tp2-sp", course, kept, "--exit-interval 1")
+    assert first.status == 0, first.said[0]
+    expected = materials.oracle(vocab_size=rows).mean(materials.samples(materials.corpus(), 8, length=32))
+    assert first.losses == pytest.approx([expected], rel=1e-5)
+    assert f"the vocabulary of {source} has 333 rows; the tokenizer uses 320 of them" in first.said[0]
+    second, whole = program("one", course, kept), program("one", course, f"--load {source}")
+    assert first.losses + second.losses == pytest.approx(whole.losses, rel=1e-5)
+
+    probe = f"{data(materials)} {PROBE} --train-iters 1 --use-checkpoint-args"
+    still = program("tp2-sp", probe, f"--load {source} --save {tmp_path}/still --save-interval 1")
+    assert still.status == 0, still.said[0]
+    back = f"--from megalite --to hf --load {tmp_path}/still --save {tmp_path}/back"
+    assert convert_checkpoint.main(back.split()) == 0
+    before, after = (load_file(folder / "model.safetensors") for folder in (source, tmp_path / "back"))
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+    other = program("one", course, f"--load {source} {materials.tokenizer(310)}")
+    assert other.status == 1 and "vocab_size: 310 here, 333 there" in other.said[0]
 
 
 def test_settings_that_differ_from_config_json_are_listed_together(program, materials) -> None:
@@ -131,6 +159,8 @@ def test_a_place_that_holds_nothing(program, materials, begun: Path, tmp_path: P
     assert strict.status == 1 and "there is no checkpoint in" in strict.said[0]
     unnamed = program("one", data(materials), STEPS, empty, "--use-checkpoint-args")
     assert unnamed.status == 2 and "--use-checkpoint-args finds no model. there is no checkpoint" in unnamed.said[0]
+    first = program("one", data(materials), STEPS, empty, f"--save {tmp_path}/empty --use-checkpoint-args")
+    assert first.status == 2 and "For a first start give --num-layers, --hidden-size, --num-att" in first.said[0]
     pretrained = f"{empty} --save {tmp_path}/empty --pretrained-checkpoint"
     nowhere = program("one", LAYERS, data(materials), STEPS, f"{pretrained} {tmp_path}/nowhere")
     assert nowhere.status == 1 and "--pretrained-checkpoint: there is no checkpoint in" in nowhere.said[0]
@@ -142,6 +172,16 @@ def test_a_place_that_holds_nothing(program, materials, begun: Path, tmp_path: P
     second = program("one", LAYERS, data(materials), STEPS, f"{pretrained} {begun} ")
     assert f"loaded {tmp_path}/empty/iter_0000001" in second.said[0]
     assert second.losses == tuned.losses[1:]
+
+
+def test_the_first_of_several_starts_may_ask_for_the_model_of_the_checkpoint(program, materials, tmp_path) -> None:
+    words = f"{data(materials)} {STEPS} --load {tmp_path}/run --save {tmp_path}/run --use-checkpoint-args"
+    first = program("one", LAYERS, words, "--exit-interval 1")
+    assert first.status == 0, first.said[0]
+    assert "--use-checkpoint-args: the settings of the model are those of the flags. there is no" in first.said[0]
+    second = program("one", words)
+    assert second.status == 0 and f"settings of the model are those of {tmp_path}/run/iter_0000001" in second.said[0]
+    assert first.losses + second.losses == program("one", LAYERS, data(materials), STEPS).losses
 
 
 def test_an_iteration_may_be_named(program, materials, begun: Path) -> None:

@@ -18,13 +18,16 @@ from megalite.config.schema import Config, Data, Optimizer, Train
 from megalite.config.size import model_size
 from megalite.data.batch import MicroBatch
 from megalite.data.sampler import micro_batch_samples
+from megalite.data.tokenizer import NullTokenizer
 from megalite.grid import Grid, grid_of
 from megalite.mesh import ParallelMesh
 from megalite.plan.rank import RankPlan, rank_plans
 from megalite.schedule.partition import partition
 from megalite.schedule.schedules import make_schedule
 from megalite.shard import Shard
+from megalite.train.beginning import find_beginning
 from megalite.train.build import Engine, build
+from megalite.train.resume import Resumed, load_checkpoint
 from megalite.train.step import forward_backward, train_step
 
 VOCAB, SEQUENCE, GLOBAL_BATCH = 61, 16, 8
@@ -167,6 +170,12 @@ def make(mesh: ParallelMesh, settings: Config, dtype: torch.dtype) -> Engine:
             slot.spec.view(slot.parameter.data).copy_(full[tuple(slice(*bounds) for bounds in slot.spec.box)])
     engine.optimizer.reload_main()
     return engine
+
+
+def resume(mesh: ParallelMesh, settings: Config, dtype: torch.dtype) -> Resumed:
+    """The run of `make`, with what --load names."""
+    beginning = find_beginning(settings.checkpoint, NullTokenizer(VOCAB), mesh.world)
+    return load_checkpoint(make(mesh, settings, dtype), settings, beginning)
 
 
 def batch(mesh: ParallelMesh, settings: Config, step: int) -> list[MicroBatch]:

@@ -17,7 +17,6 @@ from megalite.data.tokenizer import NullTokenizer
 from megalite.grid import Grid
 from megalite.mesh import ParallelMesh
 from megalite.shard import Shard
-from megalite.train.resume import load_checkpoint
 from megalite.train.save import writer
 from megalite.train.step import train_step
 from tests.parallel import harness
@@ -91,7 +90,7 @@ def test_weights_are_those_of_one_rank(pool: Pool, model: str, case: str, layout
 
 def halves(mesh: ParallelMesh, settings: Config) -> list[float]:
     """Go on from --load, or start; the losses of three steps; save them if --save is given."""
-    resumed = load_checkpoint(harness.make(mesh, settings, torch.float64), settings, VOCAB)
+    resumed = harness.resume(mesh, settings, torch.float64)
     engine, progress, losses = resumed.engine, resumed.progress, []
     for _ in range(3):
         step, samples = progress.iteration + 1, progress.schedule_samples

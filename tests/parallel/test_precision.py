@@ -20,7 +20,7 @@ from megalite.grid import Grid
 from megalite.mesh import ParallelMesh
 from megalite.shard import Shard
 from megalite.train.build import Engine
-from megalite.train.resume import Progress, load_checkpoint
+from megalite.train.resume import Progress
 from megalite.train.save import writer
 from megalite.train.step import StepResult, forward_backward, train_step
 from tests.parallel import harness
@@ -272,7 +272,7 @@ def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale(pool: Pool, layout:
 
 def go_on(mesh: ParallelMesh, settings: Config, steps: int) -> list[tuple[float, float, float]]:
     """Go on from --load or start; (loss, norm, loss scale) of some steps; save them if --save is given."""
-    resumed = load_checkpoint(harness.make(mesh, settings, torch.float16), settings, VOCAB)
+    resumed = harness.resume(mesh, settings, torch.float16)
     engine, progress, seen = resumed.engine, resumed.progress, []
     for _ in range(steps):
         result = one_step(engine, settings, progress.iteration + 1, progress.schedule_samples)

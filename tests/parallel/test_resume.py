@@ -19,7 +19,7 @@ from megalite.config.schema import Checkpoint, Config
 from megalite.data.tokenizer import NullTokenizer
 from megalite.mesh import ParallelMesh
 from megalite.optimizer.optimizer import MAIN
-from megalite.train.resume import Progress, load_checkpoint
+from megalite.train.resume import Progress
 from megalite.train.save import writer
 from megalite.train.step import train_step
 from tests.parallel import harness
@@ -59,8 +59,7 @@ LAYERS, STEPS, BATCH = 4, 2, 12
 
 def steps(mesh: ParallelMesh, settings: Config, dtype: torch.dtype, number: int = STEPS) -> list[float]:
     """Go on from --load, or start; the losses of `number` more steps; save them if --save is given."""
-    engine = harness.make(mesh, settings, dtype)
-    resumed = load_checkpoint(engine, settings, VOCAB)
+    resumed = harness.resume(mesh, settings, dtype)
     engine, progress = resumed.engine, resumed.progress
     losses = []
     for _ in range(number):
@@ -146,14 +145,12 @@ def test_another_model_is_refused(pool: Pool, tmp_path: Path) -> None:
 def test_finetune_takes_the_weights_alone(pool: Pool, tmp_path: Path) -> None:
     losses(pool, "one", settings("gpt2", "one", save=tmp_path), torch.float32)
     [mesh] = pool.run(harness.grid({}), lambda mesh: mesh)
-    engine = harness.make(mesh, settings("gpt2", "one"), torch.float32)
+    before = harness.make(mesh, settings("gpt2", "one"), torch.float32).buffer.params
     resumed = settings("gpt2", "one", load=tmp_path)
-    tuned = replace(resumed, checkpoint=replace(resumed.checkpoint, finetune=True))
-    before = engine.buffer.params.clone()
-    progress = load_checkpoint(engine, tuned, VOCAB).progress
-    assert progress == Progress()
-    assert engine.optimizer.steps == 0
-    assert not torch.equal(before, engine.buffer.params)
+    tuned = harness.resume(mesh, replace(resumed, checkpoint=replace(resumed.checkpoint, finetune=True)), torch.float32)
+    assert tuned.progress == Progress()
+    assert tuned.engine.optimizer.steps == 0
+    assert not torch.equal(before, tuned.engine.buffer.params)
 
 
 @pytest.mark.parametrize(("there", "here"), [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)])
@@ -162,8 +159,7 @@ def test_another_precision_takes_the_most_exact_weights(
 ) -> None:
     losses(pool, "one", settings("gpt2", "one", save=tmp_path), there)
     [mesh] = pool.run(harness.grid({}), lambda mesh: mesh)
-    engine = harness.make(mesh, settings("gpt2", "one"), here)
-    load_checkpoint(engine, settings("gpt2", "one", load=tmp_path), VOCAB)
+    engine = harness.resume(mesh, settings("gpt2", "one", load=tmp_path), here).engine
     saved = {
         name.removeprefix(MAIN): read_tensor(find(tmp_path), name)
         for name in sorted(read_index(find(tmp_path)).tensors)  # main params after the params that they replace
@@ -189,5 +185,4 @@ def test_ranks_that_see_different_checkpoints_say_so(pool: Pool, tmp_path: Path)
 
 
 def load_from_own_folder(mesh: ParallelMesh, root: Path) -> None:
-    config = settings("gpt2", "dp2", load=root / str(mesh.rank))
-    load_checkpoint(harness.make(mesh, config, torch.float32), config, VOCAB)
+    harness.resume(mesh, settings("gpt2", "dp2", load=root / str(mesh.rank)), torch.float32)

@@ -9,7 +9,7 @@ import torch
 from megalite.config.schema import Checkpoint, Config
 from megalite.data.tokenizer import NullTokenizer
 from megalite.mesh import ParallelMesh
-from megalite.train.resume import Progress, load_checkpoint
+from megalite.train.resume import Progress
 from megalite.train.save import writer
 from megalite.train.step import train_step
 from tests.parallel import harness
@@ -22,7 +22,7 @@ OVERRIDE, KEPT = {"override_opt_param_scheduler": True}, {"use_checkpoint_opt_pa
 
 def first_step(mesh: ParallelMesh, settings: Config) -> tuple[str, int, float, float]:
     """Train a step from --load, or from the start, and save; the log's line, and the step's number, rate and size."""
-    resumed = load_checkpoint(harness.make(mesh, settings, torch.float64), settings, VOCAB)
+    resumed = harness.resume(mesh, settings, torch.float64)
     engine, progress = resumed.engine, resumed.progress
     before = engine.buffer.params.clone()
     batch = harness.batch(mesh, settings, progress.iteration + 1)
