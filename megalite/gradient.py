@@ -11,31 +11,27 @@ from torch import Tensor, nn
 class MainGrad:
     """Where the gradient of one parameter is summed over micro-batches, until `close`.
 
-    `place` gives memory of the parameter's shape and the dtype of main grads, the same until `close`. The first write
+    `view` gives memory of the parameter's shape and the dtype of main grads, the same until `close`. The first write
     overwrites, so that nothing has to be zeroed; `on_write` is told of each write.
     """
 
-    __slots__ = ("fresh", "on_write", "place")
+    __slots__ = ("fresh", "on_write", "view")
 
-    def __init__(self, place: Callable[[], Tensor], on_write: Callable[[], None]) -> None:
-        self.place, self.on_write = place, on_write
+    def __init__(self, view: Callable[[], Tensor], on_write: Callable[[], None]) -> None:
+        self.view, self.on_write = view, on_write
         self.fresh = True
-
-    @property
-    def view(self) -> Tensor:
-        return self.place()
 
     def add(self, grad: Tensor) -> None:
         """Add a gradient of the parameter's shape."""
         if self.fresh:
-            self.view.copy_(grad)
+            self.view().copy_(grad)
         else:
-            self.view.add_(grad)
+            self.view().add_(grad)
         self._written()
 
     def add_product(self, a: Tensor, b: Tensor) -> None:
         """Add the matrix product a @ b, inside the multiplication where the dtypes allow it."""
-        view = self.view
+        view = self.view()
         if a.dtype != view.dtype:
             self.add(a @ b)
             return
@@ -47,7 +43,7 @@ class MainGrad:
 
     def add_rows(self, ids: Tensor, rows: Tensor) -> None:
         """Add to row `ids[i]` of the gradient the row `rows[i]`; ids [n] int64, rows [n, h]. Sums in main precision."""
-        view = self.view
+        view = self.view()
         if self.fresh:
             view.zero_()
         view.index_add_(0, ids, rows.to(view.dtype))
@@ -56,7 +52,7 @@ class MainGrad:
     def close(self) -> None:
         """End the writes: a parameter that received none has gradient zero."""
         if self.fresh:
-            self.view.zero_()
+            self.view().zero_()
         self.fresh = True
 
     def _written(self) -> None:

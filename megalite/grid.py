@@ -15,11 +15,13 @@ AXES = ("tp", "cp", "ep", "dp", "pp")
 class Grid:
     """The ranks 0..world_size-1 laid out over named axes, the first axis of `order` varying fastest.
 
-    An axis without a size has size 1.
+    An axis without a size has size 1. The axis dp has two axes in itself: `shards`, neighbours that share out one
+    instance of the optimizer, and `instances`.
     """
 
     sizes: dict[str, int]
     order: tuple[str, ...] = AXES
+    instances: int = 1
     strides: dict[str, int] = field(init=False)
     world_size: int = field(init=False)
 
@@ -31,12 +33,14 @@ class Grid:
         for axis in self.order:
             strides[axis] = stride
             stride *= self.size(axis)
+        strides |= {"shards": strides["dp"], "instances": strides["dp"] * self.size("shards")}
         object.__setattr__(self, "strides", strides)
         object.__setattr__(self, "world_size", stride)
 
     def size(self, *axes: str) -> int:
         """The number of ranks in a group along these axes."""
-        return math.prod(self.sizes.get(axis, 1) for axis in axes)
+        inner = {"shards": self.sizes.get("dp", 1) // self.instances, "instances": self.instances}
+        return math.prod(inner[axis] if axis in inner else self.sizes.get(axis, 1) for axis in axes)
 
     def coordinate(self, rank: int, axis: str) -> int:
         """The position of a rank along one axis."""
@@ -60,4 +64,5 @@ def grid_of(parallel: Parallel, world_size: int) -> Grid:
         "pp": parallel.pipeline_model_parallel_size,
         "dp": data_parallel_size(parallel, world_size),
     }
-    return Grid(sizes=sizes, order=("tp", "cp", "ep", "pp", "dp") if parallel.use_tp_pp_dp_mapping else AXES)
+    order = ("tp", "cp", "ep", "pp", "dp") if parallel.use_tp_pp_dp_mapping else AXES
+    return Grid(sizes=sizes, order=order, instances=parallel.num_distributed_optimizer_instances)

@@ -38,6 +38,12 @@ class ParallelMesh:
     dp: Group
     replicas: Group
     """The ranks of dp once more, with a queue of their own: small facts do not wait there for buckets."""
+    shards: Group
+    """The ranks of dp that share out one instance of the optimizer."""
+    instances: Group
+    """The ranks of dp that own the same, one of each instance."""
+    owners: Group
+    """tp x pp x shards: the ranks that together hold one instance of the optimizer."""
     pp: Group
     ends: Group
     """The first and the last rank of pp; a rank between them is a group of its own."""
@@ -62,18 +68,22 @@ def build_mesh(grid: Grid, *, rank: int, device: torch.device, timeout: datetime
             handle = dist.new_group(list(ranks), timeout=timeout, use_local_synchronization=True)
         return Group(name=name, ranks=ranks, rank=ranks.index(rank), handle=handle)
 
-    pp = group("pp", "pp")
+    pp, dp, world = group("pp", "pp"), group("dp", "dp"), group("world", *grid.order)
+    several = grid.instances > 1
     mesh = ParallelMesh(
         grid=grid,
         rank=rank,
         device=device,
         tp=group("tp", "tp"),
-        dp=group("dp", "dp"),
+        dp=dp,
         replicas=group("replicas", "dp"),
+        shards=group("shards", "shards") if several else dp,
+        instances=group("instances", "instances"),
+        owners=group("owners", *(axis for axis in grid.order if axis != "dp"), "shards") if several else world,
         pp=pp,
         ends=Group(name="ends", ranks=(rank,), rank=0),
         model=group("model", "tp", "pp"),
-        world=group("world", *grid.order),
+        world=world,
     )
     if pp.size == 1:
         return mesh

@@ -4,7 +4,6 @@ Values keep their bits unless --dtype is given.
 """
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from megalite.checkpoint.megatron import find_megatron, import_megatron
 from megalite.checkpoint.place import find, folder_name
 from megalite.checkpoint.release import Imported
 from megalite.config.model import Model
-from megalite.config.options import Option, options
 from megalite.config.schema import Config, Tokenizer
-from megalite.config.show import to_toml, value_of
+from megalite.config.show import to_flags, to_toml
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
@@ -114,23 +112,14 @@ def _config(model: dict[str, Any], tokenizer: dict[str, str] | None, checkpoint:
 def _import_report(imported: Imported, source: Path, root: Path) -> str:
     """What was converted, and the flags that train it."""
     config = _config(imported.model, imported.tokenizer, imported.directory)
-    stated = [option for option in options() if option.section in ("model", "tokenizer")]
-    flags = [_as_flag(option, value_of(config, option)) for option in stated]
     tokenizer = "it brought no tokenizer that megalite opens: give --tokenizer-type"
     if imported.tokenizer is not None:
         tokenizer = f"its tokenizer is a {imported.tokenizer['tokenizer_type']}"
-    lines = " \\\n  ".join([f"--load {root} --finetune", *filter(None, flags)])
+    lines = " \\\n  ".join([f"--load {root} --finetune", *to_flags(config, "model", "tokenizer")])
     return (
         f"{source} is now the checkpoint {imported.directory}: {imported.tensors} tensors, "
         f"{imported.parameters:,} parameters; {tokenizer}.\nTo train it (--seq-length may be smaller):\n  {lines}"
     )
-
-
-def _as_flag(option: Option, value: Any) -> str:
-    """The flag that gives an option this value; nothing for its default."""
-    if value == option.default or value is None:
-        return ""
-    return option.flag if isinstance(value, bool) else f"{option.flag} {shlex.quote(str(value))}"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from megalite.checkpoint.format import Index, read_index
-from megalite.checkpoint.inspection import changed_values, differences, size_of, tensors, tree
+from megalite.checkpoint.inspection import changed_facts, changed_values, size_of, tensors, tree
 from megalite.checkpoint.load import check_hashes
 from megalite.checkpoint.place import find
 
@@ -63,7 +63,7 @@ def compare(directory: Path, index: Index, other: Path, *, norms: bool) -> None:
     """Print what differs, values too with `norms`."""
     there = read_index(other)
     print(f"compared with {other}")
-    lines = differences(index, there)
+    lines = changed_facts(index, there)
     print("\n".join(["scalars and tensors that differ, here | there:", *lines] if lines else ["No scalar differs."]))
     if norms:
         changed = list(changed_values(directory, index, other, there))

@@ -10,10 +10,13 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from megalite.config.schema import Config
+from megalite.checkpoint.stated import of_config
+from megalite.config.schema import Config, Tokenizer
+from megalite.config.show import to_flags
+from megalite.config.stored_model import stored_model
 from megalite.plan.answers import faster_networks, fewest_gpus, largest_micro_batch, largest_model
 from megalite.plan.claims import claim_lines
 from megalite.plan.compare import comparison, scenario_lines
@@ -91,6 +94,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def flags_of_config(path: Path) -> list[str]:
+    """The flags of a model of Hugging Face; its sequences are as long as it reads, and at most 8192."""
+    facts = of_config(path / "config.json" if path.is_dir() else path)
+    model = replace(stored_model(facts), seq_length=min(facts["max_position_embeddings"], 8192))
+    tokenizer = Tokenizer(tokenizer_type="NullTokenizer", vocab_size=facts["vocab_size"])
+    return shlex.split(" ".join(to_flags(Config(model=model, tokenizer=tokenizer), "model", "tokenizer")))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What is asked."""
@@ -103,7 +114,8 @@ class Plan:
 
     @classmethod
     def of(cls, options: argparse.Namespace, flags: Sequence[str]) -> "Plan":
-        config, model_flags = describe(flags, preset=options.preset, hf_config=options.hf_config)
+        named = flags_of_config(options.hf_config) if options.hf_config else []
+        config, model_flags = describe(flags, preset=options.preset, named=named)
         profile = load_profile(options.profile) if options.profile else None
         device = profile.device if profile else find_device(options.gpu)
         nodes = options.nodes

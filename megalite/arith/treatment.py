@@ -1,4 +1,4 @@
-"""Which parameters decay, and which have a learning rate of their own: as Megatron has it."""
+"""How an update treats a parameter: which decay, and which have a learning rate of their own, as Megatron has it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +16,16 @@ class Treatment:
     """It has a learning rate of its own."""
     matrix: bool = False
     """It is updated as a whole matrix, not by elements."""
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Kind:
+    """What distinguishes parameters that do not lie side by side: their update, replicas, and which sums they owe."""
+
+    treatment: Treatment
+    replicated: bool
+    owes_tp: bool
+    owes_ends: bool
 
 
 def treatment(name: str, shape: Sequence[int], *, decoupled: bool, by_matrix: bool) -> Treatment:

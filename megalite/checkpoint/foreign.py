@@ -9,13 +9,12 @@ from torch import Tensor
 
 from megalite.checkpoint.boxes import intersect, slices
 from megalite.checkpoint.hf.rows import Row
+from megalite.checkpoint.strict import expect
 from megalite.shard import Shard
-
-_SHOWN = 40  # problems in an error
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class ForeignTensor:
     """One tensor that lies somewhere; `read` maps it."""
 
     file: Path
@@ -25,30 +24,28 @@ class Held:
 
 
 def check_tensors(
-    source: Path, held: Mapping[str, Held], rows: Sequence[Row], *, copies: Mapping[str, str], ignored: tuple[str, ...]
+    source: Path,
+    held: Mapping[str, ForeignTensor],
+    rows: Sequence[Row],
+    *,
+    copies: Mapping[str, str],
+    ignored: tuple[str, ...],
 ) -> None:
     """ValueError with all tensors that are missing, left over, or of another shape than the settings give them.
 
     `copies` may be there too if they equal what they are copies of, and names that end with one of `ignored`.
     """
-    wanted = {part.name: part.shape for row in rows for part in row.parts}
-    problems = [f"  missing: {name}" for name in wanted if name not in held]
-    for name, tensor in held.items():
-        if name in wanted:
-            if tensor.shape != wanted[name]:
-                problems.append(f"  wrong shape: {name} is {tensor.shape}, and the settings make it {wanted[name]}")
-        elif name in copies:
-            if copies[name] in held and not torch.equal(tensor.read(), held[copies[name]].read()):
-                problems.append(f"  unexpected: {name} differs from {copies[name]}, to which the settings tie it")
-        elif not name.endswith(ignored):
-            problems.append(f"  unexpected: {name}")
-    more = len(problems) - _SHOWN
-    if problems:
-        problems = problems[:_SHOWN] + ([f"  and {more} more"] if more > 0 else [])
-        raise ValueError("\n".join([f"{source} does not hold the tensors that its settings ask for:", *problems]))
+    asked = {part.name: part.shape for row in rows for part in row.parts}
+    there = {name: tensor.shape for name, tensor in held.items() if name in asked or not name.endswith(ignored)}
+    changed = []
+    for name in copies.keys() & (there.keys() - asked.keys()):
+        del there[name]
+        if copies[name] in held and not torch.equal(held[name].read(), held[copies[name]].read()):
+            changed.append(f"unexpected: {name} differs from {copies[name]}, to which the settings tie it")
+    expect(asked, there, source, also=changed)
 
 
-def fill(shard: Shard, row: Row, held: Mapping[str, Held]) -> None:
+def fill(shard: Shard, row: Row, held: Mapping[str, ForeignTensor]) -> None:
     """Copy what a shard holds of our tensor out of theirs, which are mapped, one at a time, and not read whole."""
     for part in row.parts:
         shared = intersect(part.box, shard.box)

@@ -49,7 +49,7 @@ def tree(index: Index, depth: int) -> Iterator[str]:
         yield f"{label:40}  {count}{elements:,} elements, {sum(map(size_of, records)):,} B, {', '.join(dtypes)}"
 
 
-def differences(here: Index, there: Index) -> list[str]:
+def changed_facts(here: Index, there: Index) -> list[str]:
     """Scalars and tensors in which two checkpoints differ: `name: here | there`."""
     ours, theirs = _flat(here.scalars), _flat(there.scalars)
     lines = [

@@ -13,12 +13,12 @@ from torch import Tensor
 from megalite.checkpoint.boxes import describe, intersect, slices, uncovered
 from megalite.checkpoint.format import DTYPES, Index, Piece, TensorRecord, is_optimizer, read_index
 from megalite.checkpoint.on_all_ranks import on_all_ranks
+from megalite.checkpoint.strict import listed, unexpected, unfit
 from megalite.checkpoint.tensor_file import Entry, hash_file
 from megalite.checkpoint.tensor_reader import TensorReader
 from megalite.mesh import Group
 from megalite.shard import Box, Shard
 
-_SHOWN = 40  # problems of one kind in an error
 _AT_ONCE = 4  # pieces that are read, or files that are hashed
 
 
@@ -64,46 +64,43 @@ def load_strictly(
     problems = [problem for _, of_rank in checked for problem in of_rank]
     wanted = set().union(*(names for names, _ in checked))
     families = {is_optimizer(name) for name in wanted}
-    problems += [f"unexpected: {name}" for name in held if name not in wanted and is_optimizer(name) in families]
+    problems += unexpected(wanted, (name for name in held if is_optimizer(name) in families))
     if problems:
-        raise failed(_report(problems, no_optimizer=not any(map(is_optimizer, held))))
+        raise failed(listed(_with_hints(problems, no_optimizer=not any(map(is_optimizer, held)))))
     on_all_ranks(fill, world, failed)
 
 
-def _report(problems: Iterable[str], *, no_optimizer: bool) -> str:
-    """The problems of all ranks, each once, grouped by kind, none of the kinds endless."""
-    kinds: dict[str, list[str]] = {}
-    for problem in dict.fromkeys(problems):
-        kind, _, text = problem.partition(": ")
-        kinds.setdefault(kind, []).append(text)
-    if no_optimizer and any(is_optimizer(name) for name in kinds.get("missing", [])):
-        kinds["missing"] = [name for name in kinds["missing"] if not is_optimizer(name)]
-        kinds["missing"].append("all state of the optimizer; --no-load-optim starts without it")
-    lines = []
-    for kind, texts in kinds.items():
-        if kind == "missing file" and any(text.startswith("optimizer") for text in texts):
-            texts.append("--no-load-optim starts without the state of the optimizer, --finetune from the weights alone")
-        more = len(texts) - _SHOWN
-        lines += [f"  {kind}: {text}" for text in texts[:_SHOWN]] + ([f"  {kind}: {more} more"] if more > 0 else [])
-    return "\n".join(lines)
+def _with_hints(problems: Sequence[str], *, no_optimizer: bool) -> list[str]:
+    """The same, and what to do without the state of the optimizer; where none of it is there, this is said once."""
+    missing = [problem for problem in problems if is_optimizer(problem.removeprefix("missing: "))]
+    if no_optimizer and missing:
+        kept = [problem for problem in problems if problem not in missing]
+        return [*kept, "missing: all state of the optimizer; --no-load-optim starts without it"]
+    if any(problem.startswith("missing file: optimizer") for problem in problems):
+        hint = "--no-load-optim starts without the state of the optimizer, --finetune from the weights alone"
+        return [*problems, f"missing file: {hint}"]
+    return list(problems)
 
 
 def _check(directory: Path, index: Index, shards: Sequence[Shard]) -> list[str]:
     """What keeps these shards from being filled, each as `kind: detail`."""
-    problems, files = [], set()
+    problems = unfit(shapes_of(shards), {name: record.shape for name, record in index.tensors.items()})
+    files = set()
     for shard in shards:
-        assert shard.tensor.shape == tuple(stop - start for start, stop in shard.box), f"{shard} does not fit its box"
         record = index.tensors.get(shard.name)
-        if record is None:
-            problems.append(f"missing: {shard.name}")
-        elif record.shape != shard.global_shape:
-            problems.append(f"wrong shape: {shard.name} is {record.shape} there and {shard.global_shape} here")
-        else:
+        if record is not None and record.shape == shard.global_shape:
             sources = _sources(record, shard.box)
             files |= {piece.file for piece, _ in sources}
             holes = uncovered(shard.box, [box for _, box in sources])
             problems += [f"not in any file: {shard.name}{describe(hole)}" for hole in holes]
     return problems + _check_sizes(directory, index, sorted(files))
+
+
+def shapes_of(shards: Iterable[Shard]) -> dict[str, tuple[int, ...]]:
+    """The global shapes that they are boxes of."""
+    for shard in shards:
+        assert shard.tensor.shape == tuple(stop - start for start, stop in shard.box), f"{shard} does not fit its box"
+    return {shard.name: shard.global_shape for shard in shards}
 
 
 def _check_sizes(directory: Path, index: Index, files: Iterable[str]) -> list[str]:
@@ -176,6 +173,6 @@ def read_tensor(directory: Path, name: str, index: Index | None = None) -> Tenso
     shard = Shard(name=name, global_shape=record.shape, box=whole, tensor=tensor)
     problems = _check(directory, index, [shard])
     if problems:
-        raise ValueError(f"{directory} cannot be loaded.\n{_report(problems, no_optimizer=False)}")
+        raise ValueError(f"{directory} cannot be loaded.\n{listed(problems)}")
     _fill(directory, index, [shard])
     return tensor

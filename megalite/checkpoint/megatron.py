@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from megalite.checkpoint.foreign import Held, check_tensors
+from megalite.checkpoint.foreign import ForeignTensor, check_tensors
 from megalite.checkpoint.hf.tokenizer import tokenizer_files
 from megalite.checkpoint.megatron_args import read_args
 from megalite.checkpoint.megatron_rows import HEAD, WORD, megatron_rows
@@ -109,7 +109,7 @@ class _Rank:
 
     args: Mapping[str, Any]
     iteration: int | None
-    chunks: tuple[Mapping[str, Held], ...]
+    chunks: tuple[Mapping[str, ForeignTensor], ...]
 
 
 def _read_ranks(source: Path) -> dict[tuple[int, int], _Rank]:
@@ -153,9 +153,9 @@ def _read_rank(path: Path) -> _Rank:
     )
 
 
-def _tensors(path: Path, chunk: Mapping[str, Any]) -> dict[str, Held]:
+def _tensors(path: Path, chunk: Mapping[str, Any]) -> dict[str, ForeignTensor]:
     """The tensors of a chunk under one name each, wherever its norms lie."""
-    held: dict[str, Held] = {}
+    held: dict[str, ForeignTensor] = {}
     for stored, tensor in chunk.items():
         name = stored
         for fused, apart in _FUSED_NORMS.items():
@@ -163,7 +163,7 @@ def _tensors(path: Path, chunk: Mapping[str, Any]) -> dict[str, Held]:
         if name in held:
             raise ValueError(f"{path} holds {name} twice")
         if isinstance(tensor, StoredTensor):
-            held[name] = Held(file=path, shape=tensor.shape, dtype=tensor.dtype, read=tensor.read)
+            held[name] = ForeignTensor(file=path, shape=tensor.shape, dtype=tensor.dtype, read=tensor.read)
         elif not name.endswith("._extra_state"):
             raise ValueError(f"{stored} in {path} is no tensor")
     return held
@@ -181,12 +181,12 @@ def _member(owner: Any, member: Any) -> Inert:
     return Inert(name=f"{owner.name}.{member}")
 
 
-def _whole_names(ranks: Mapping[tuple[int, int], _Rank], *, tp: int, pp: int, layers: int) -> dict[str, Held]:
+def _whole_names(ranks: Mapping[tuple[int, int], _Rank], *, tp: int, pp: int, layers: int) -> dict[str, ForeignTensor]:
     """The tensors of all ranks as `TP RANK/NAME`, with the layers' numbers in the whole model.
 
     Chunks follow each other as the data pass them: chunk 0 of every stage, then chunk 1 of every stage.
     """
-    held: dict[str, Held] = {}
+    held: dict[str, ForeignTensor] = {}
     for t in range(tp):
         passed = 0
         for chunk in range(len(ranks[t, 0].chunks)):

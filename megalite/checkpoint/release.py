@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from megalite.checkpoint.boxes import whole
-from megalite.checkpoint.foreign import Held, fill
+from megalite.checkpoint.foreign import ForeignTensor, fill
 from megalite.checkpoint.hf.family import Settings
 from megalite.checkpoint.hf.rows import Row
 from megalite.checkpoint.hf.tokenizer import describe_tokenizer
@@ -37,7 +37,7 @@ class Imported:
 
 def write_release(
     root: Path,
-    held: Mapping[str, Held],
+    held: Mapping[str, ForeignTensor],
     rows: Sequence[Row],
     *,
     model: Settings,
@@ -74,7 +74,7 @@ def write_release(
     )
 
 
-def _part(held: Mapping[str, Held], row: Row, dtype: torch.dtype | None) -> Part:
+def _part(held: Mapping[str, ForeignTensor], row: Row, dtype: torch.dtype | None) -> Part:
     stored = {held[part.name].dtype for part in row.parts}
     if dtype is None and len(stored) > 1:
         names = ", ".join(part.name for part in row.parts)

@@ -201,7 +201,7 @@ def write_planned(
             try:
                 removed = retention.apply(root, iteration)
             except OSError as error:
-                problem = f"; older checkpoints could not be removed: {error}"
+                problem = f"older checkpoints could not be removed: {error}"
     return Saved(directory=final, seconds=seconds, removed=tuple(removed), problem=problem)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from megalite.checkpoint.hf.families import family_of
+from megalite.checkpoint.hf.family import Settings
 from megalite.checkpoint.hf.fields import read_json
 from megalite.checkpoint.place import INDEX, CheckpointMissing, find, is_model_folder
 
@@ -19,13 +20,18 @@ def stated_model(load: str | None, step: int | None, pretrained: str | None) -> 
         if root is None:
             continue
         if is_model_folder(Path(root)):
-            config = read_json(Path(root) / "config.json")
-            return Path(root), family_of(config).read_config(config)[0]
+            return Path(root), of_config(Path(root) / "config.json")
         try:
             return _of_checkpoint(find(Path(root), of_step))
         except CheckpointMissing as error:
             missing = str(error)
     raise ValueError(missing)
+
+
+def of_config(path: Path) -> Settings:
+    """The settings that a config.json of Hugging Face comes to; ValueError where we cannot express it."""
+    config = read_json(path)
+    return family_of(config).read_config(config)[0]
 
 
 def _of_checkpoint(directory: Path) -> tuple[Path, dict[str, Any]]:

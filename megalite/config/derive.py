@@ -14,7 +14,7 @@ class Derived:
 
     data_parallel_size: int
     optimizer_shards: int
-    """Parts into which main parameters and optimizer states are cut, one for each data parallel rank."""
+    """Parts into which main parameters and optimizer states are cut, one for each data parallel rank of an instance."""
     gradient_shards: int
     """The same of main gradients."""
     pipeline: Pipeline
@@ -40,6 +40,7 @@ def derive(config: Config, world_size: int) -> Derived:
     """Work out every derived number of a valid config on this many ranks."""
     parallel, train, optimizer = config.parallel, config.train, config.optimizer
     dp = data_parallel_size(parallel, world_size)
+    shards = dp // parallel.num_distributed_optimizer_instances
     schedule = batch_schedule(config, dp)
     eval_batch = train.eval_global_batch_size or schedule.last
     decay = lr_decay_samples(config, schedule)
@@ -48,8 +49,8 @@ def derive(config: Config, world_size: int) -> Derived:
     eval_samples = train.eval_iters * eval_batch
     return Derived(
         data_parallel_size=dp,
-        optimizer_shards=dp if parallel.use_distributed_optimizer else 1,
-        gradient_shards=dp if parallel.shards_gradients else 1,
+        optimizer_shards=shards if parallel.use_distributed_optimizer else 1,
+        gradient_shards=shards if parallel.shards_gradients else 1,
         pipeline=pipeline(config.model, parallel),
         batch_schedule=schedule,
         global_batch_size=schedule.last,

@@ -60,10 +60,6 @@ _PARALLEL = (
         "--overlap-param-gather-with-optimizer-step",
     ),
     (
-        "is not supported yet: states are sharded over all data parallel ranks.",
-        "--num-distributed-optimizer-instances=1",
-    ),
-    (
         "is not supported yet: each rank holds all parameters of its stages. Use --use-distributed-optimizer, and "
         "--tensor-model-parallel-size or --pipeline-model-parallel-size, which share parameters too.",
         "--use-torch-fsdp2 --use-megatron-fsdp --megatron-fsdp-*",

@@ -11,7 +11,7 @@ from megalite.config.options import options
 from megalite.config.problem import Problem
 from megalite.config.schema import Checkpoint
 from megalite.config.show import to_text
-from megalite.config.stored_model import differences, stored_model
+from megalite.config.stored_model import model_differences, stored_model
 
 Reader = Callable[[str | None, int | None, str | None], tuple[Path, dict[str, Any]]]
 """Of --load, --ckpt-step and --pretrained-checkpoint: what would be loaded, and the settings of its model."""
@@ -77,7 +77,7 @@ def _contradiction(model: Model, facts: dict[str, Any], origins: dict[str, str],
     """What of the settings that were given does not fit the weights, in a sentence; nothing where all does."""
     size = facts["vocab_size"]
     try:
-        differing = differences(model, stored_model(facts), vocab_sizes=(size, size))
+        differing = model_differences(model, stored_model(facts), vocab_sizes=(size, size))
     except (ZeroDivisionError, TypeError):  # a size of 0, say: validation names it
         return ""
     given = {name: pair for name, pair in differing.items() if origins.get(name, source) != source} or differing

@@ -49,6 +49,9 @@ class Parallel:
     use_distributed_optimizer: bool = False
     """Shard main parameters and optimizer states over data parallel ranks: gradients are reduce-scattered, parameters
     gathered (ZeRO, stage 1)."""
+    num_distributed_optimizer_instances: int = option(1, at_least=1)
+    """Copies of what --use-distributed-optimizer shards, each shared out over its own neighbouring data parallel ranks.
+    Only sums of what a rank owns, once a step, go from one to another: more memory, less between nodes."""
     data_parallel_sharding_strategy: Literal["no_shard", "optim", "optim_grads", "optim_grads_params"] | None = None
     """What --use-distributed-optimizer shards: the optimizer's (optim), or gradients as well (optim_grads: ZeRO, stage
     2), which are reduced in every micro-batch. Unset: optim."""

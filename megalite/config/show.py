@@ -1,6 +1,7 @@
 """Settings as text: the help, the differences from the defaults, and the file that repeats a run."""
 
 import json
+import shlex
 import textwrap
 from itertools import groupby
 from typing import Any, Literal, get_args, get_origin
@@ -40,6 +41,16 @@ def to_toml(config: Config) -> str:
         stated = [(option.name, value_of(config, option)) for option in members]
         lines += [f"[{section}]", *(f"{name} = {to_text(value)}" for name, value in stated if value is not None), ""]
     return "\n".join(lines)
+
+
+def to_flags(config: Config, *sections: str) -> list[str]:
+    """The flags of what is not its default, each with its value."""
+    stated = [(option, value_of(config, option)) for option in options() if option.section in sections]
+    return [
+        option.flag if isinstance(value, bool) else f"{option.flag} {shlex.quote(str(value))}"
+        for option, value in stated
+        if value is not None and value != option.default
+    ]
 
 
 def help_text(program: str) -> str:

@@ -22,7 +22,7 @@ def stored_model(facts: Mapping[str, Any]) -> Model:
     return Model(**{"seq_length": facts["max_position_embeddings"], **known})
 
 
-def differences(here: Model, there: Model, *, vocab_sizes: tuple[int, int]) -> dict[str, tuple[Any, Any]]:
+def model_differences(here: Model, there: Model, *, vocab_sizes: tuple[int, int]) -> dict[str, tuple[Any, Any]]:
     """What makes the weights of one model mean another thing in the other: each setting or size, here and there.
 
     Weights with another rotary base, say, fit every shape and mean nothing.

@@ -40,9 +40,9 @@ class GradBuffer:
         device: torch.device,
     ) -> None:
         self.policy, self.overlap_gather = policy, overlap_gather
-        plan = layout.plan(stages, treat=treat, tied=tied, bucket_size=bucket_size, multiple_of=policy.shards)
+        plan = layout.plan(stages, treat=treat, tied=tied, bucket_size=bucket_size, shards=policy.shards)
         self.slots = [slot for bucket in plan for slot in bucket.slots]
-        self.buckets = [Bucket(bucket, by_readiness=bucket.slots[0].name not in tied) for bucket in plan]
+        self.buckets = [Bucket(bucket) for bucket in plan]
         self.owned = layout.segments(plan, policy.own)
         self.pieces = list(layout.pieces(plan, self.owned))
         size = plan[-1].range.stop if plan else 0
@@ -62,7 +62,7 @@ class GradBuffer:
         view = self.params[slot.range].view(shape)
         view.copy_(slot.parameter.data)
         slot.parameter.data = view
-        main_grad = MainGrad(self.grads.place(slot, bucket), lambda: self._ready(bucket))
+        main_grad = MainGrad(self.grads.view(slot, bucket), lambda: self._ready(bucket))
         attach(slot.parameter, main_grad)
         self._main_grads[bucket.stage].append(main_grad)
         self._bucket_of[id(slot.parameter)] = bucket

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import torch
 
+from megalite.arith.treatment import Kind
 from megalite.comm.collectives import all_reduce
 from megalite.data_parallel.buffer import GradBuffer
-from megalite.data_parallel.layout import Kind
 from megalite.mesh import Group, ParallelMesh
 
 

@@ -16,29 +16,14 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from megalite.arith.buckets import PlacedBucket, place, shared
-from megalite.arith.treatment import Treatment
-from megalite.mesh import ParallelMesh
+from megalite.arith.buckets import PlacedBucket, length, place, shared
+from megalite.arith.treatment import Kind, Treatment
 from megalite.shard import Box, ShardSpec, boxes_of_range
 
 Entry = tuple[str, nn.Parameter, ShardSpec]
 
 Treat = Callable[[str, Sequence[int]], Treatment]
 """From a parameter's name and global shape."""
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class Kind:
-    """What distinguishes one segment from another: how its elements are updated, are replicas, which sums they owe."""
-
-    treatment: Treatment
-    replicated: bool
-    owes_tp: bool
-    owes_ends: bool
-
-    def counts(self, mesh: ParallelMesh) -> bool:
-        """Whether this rank counts its elements, so that the ranks of a model count each logical element once."""
-        return (mesh.tp.rank == 0 or not self.replicated) and (mesh.ends.rank == 0 or not self.owes_ends)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +39,10 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class BucketPlan:
-    """One bucket: its stage, its parameters, and where they are."""
+    """One bucket: its parameters, and where they are."""
 
-    stage: int
     slots: tuple[Slot, ...]
-    placed: PlacedBucket
+    placed: PlacedBucket[Entry]
 
     @property
     def range(self) -> slice:
@@ -93,25 +77,29 @@ def plan(
     treat: Treat,
     tied: frozenset[str],
     bucket_size: int | None,
-    multiple_of: int,
+    shards: int,
 ) -> list[BucketPlan]:
-    """The buckets in order: later stages first, tied weights last, each alone in its own."""
-    groups: list[tuple[int, list[Entry], int | None]] = []
-    for stage, entries in sorted(stages.items(), reverse=True):
-        groups.append((stage, [entry for entry in reversed(entries) if entry[0] not in tied], bucket_size))
-    for stage, entries in stages.items():
-        groups += [(stage, [entry], None) for entry in entries if entry[0] in tied]
+    """The buckets in the order in which they travel; weights whose names are in `tied` have one each."""
 
-    buckets: list[BucketPlan] = []
-    for stage, group, size in groups:
-        sized = [(parameter.numel(), _kind(name, spec, treat)) for name, parameter, spec in group]
-        start = buckets[-1].range.stop if buckets else 0
-        for placed in place(sized, size, shards=multiple_of, start=start):
-            slots = []
-            for one in placed.parameters:
-                name, parameter, spec = group[one.index]
-                slots.append(Slot(name=name, parameter=parameter, spec=spec, kind=one.kind, range=one.range))
-            buckets.append(BucketPlan(stage=stage, slots=tuple(slots), placed=placed))
+    def sized(entry: Entry) -> tuple[int, Kind]:
+        name, parameter, spec = entry
+        kind = Kind(
+            treatment=treat(name, spec.global_shape),
+            replicated=spec.split_dim is None,
+            owes_tp=spec.sum_grad_over_tp,
+            owes_ends=spec.sum_grad_over_ends,
+        )
+        return parameter.numel(), kind
+
+    buckets = []
+    for placed in place(
+        stages, sized=sized, is_tied=lambda entry: entry[0] in tied, bucket_size=bucket_size, shards=shards
+    ):
+        slots = []
+        for one in placed.parameters:
+            name, parameter, spec = one.parameter
+            slots.append(Slot(name=name, parameter=parameter, spec=spec, kind=one.kind, range=one.range))
+        buckets.append(BucketPlan(slots=tuple(slots), placed=placed))
     return buckets
 
 
@@ -121,8 +109,8 @@ def segments(buckets: Iterable[BucketPlan], own: Callable[[slice], slice]) -> li
     for bucket in buckets:
         for kind, run in bucket.placed.runs():
             where = shared(run, own(bucket.range))
-            if where.start < where.stop:
-                local = slice(offset, offset + where.stop - where.start)
+            if size := length(where):
+                local = slice(offset, offset + size)
                 found.append(Segment(kind=kind, range=where, local=local))
                 offset = local.stop
     return found
@@ -142,12 +130,3 @@ def pieces(buckets: Iterable[BucketPlan], segments: Iterable[Segment]) -> Iterat
             for box, part in boxes_of_range(slot.spec.box, real.start - begin, real.stop - begin):
                 where = slice(begin + part.start, begin + part.stop)
                 yield Piece(slot=slot, box=box, range=where, local=slice(shift + where.start, shift + where.stop))
-
-
-def _kind(name: str, spec: ShardSpec, treat: Treat) -> Kind:
-    return Kind(
-        treatment=treat(name, spec.global_shape),
-        replicated=spec.split_dim is None,
-        owes_tp=spec.sum_grad_over_tp,
-        owes_ends=spec.sum_grad_over_ends,
-    )

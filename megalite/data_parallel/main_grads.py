@@ -1,11 +1,13 @@
 """Where main grads are kept, and how they are summed over dp: all of them, each once a step."""
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from megalite.arith.buckets import length
 from megalite.comm.collectives import Pending
 from megalite.data_parallel.layout import BucketPlan, Piece, Segment, Slot
 from megalite.data_parallel.policy import Policy
@@ -14,16 +16,16 @@ from megalite.data_parallel.policy import Policy
 class Bucket:
     """A range of the flat buffer that travels in one collective."""
 
-    def __init__(self, plan: BucketPlan, *, by_readiness: bool) -> None:
-        self.range, self.stage, self.slots = plan.range, plan.stage, plan.slots
-        self.by_readiness = by_readiness
+    def __init__(self, plan: BucketPlan) -> None:
+        self.range, self.stage, self.slots = plan.range, plan.placed.stage, plan.slots
+        self.by_readiness = not plan.placed.tied
         """False for a tied weight: it is written twice in a backward, so only the flush knows that it is finished."""
         self.waiting = 0
         """Writes until it is full."""
         self.gathering: Pending | None = None
 
     def __len__(self) -> int:
-        return self.range.stop - self.range.start
+        return length(self.range)
 
 
 class Leaving(Protocol):
@@ -40,6 +42,9 @@ class Leaving(Protocol):
 
 class MainGrads:
     """A vector as long as the parameters; `overlap`: a bucket may travel while others are written."""
+
+    sums_each = False
+    """Whether the gradients of every micro-batch are summed over dp, or those of a step at once."""
 
     def __init__(
         self, buckets: Sequence[Bucket], policy: Policy, *, overlap: bool, dtype: torch.dtype, device: torch.device
@@ -63,7 +68,7 @@ class MainGrads:
         """Bytes of memory that gradients have besides until they are summed."""
         return 0
 
-    def place(self, slot: Slot, bucket: Bucket) -> Callable[[], Tensor]:
+    def view(self, slot: Slot, bucket: Bucket) -> Callable[[], Tensor]:
         """Where a parameter's gradient is written."""
         view = self.vector[slot.range].view(slot.parameter.shape)
         return lambda: view
@@ -77,13 +82,28 @@ class MainGrads:
         self._summing.append((bucket, self.policy.start_sum(self.vector[bucket.range])))
 
     def finish(self) -> None:
-        """Wait for all sums of a step."""
+        """Wait for all sums of a step, over the ranks that share the optimizer and then over its instances."""
+        joining: deque[tuple[Bucket, Pending]] = deque()
+        for bucket in self._in_turn():
+            joining.append((bucket, self.policy.start_join(self.vector[self._kept(bucket)])))
+            while joining and joining[0][1].is_done:
+                self._leave(*joining.popleft())
+        for bucket, pending in joining:
+            self._leave(bucket, pending)
+
+    def _in_turn(self) -> Iterator[Bucket]:
+        """Each bucket, once its sum is in."""
         for bucket, pending in self._summing:
             pending.wait()
-            self._leave(bucket)
+            yield bucket
         self._summing = []
 
-    def _leave(self, bucket: Bucket) -> None:
+    def _kept(self, bucket: Bucket) -> slice:
+        """Where the vector has what is owned of a bucket."""
+        return self.policy.own(bucket.range)
+
+    def _leave(self, bucket: Bucket, pending: Pending) -> None:
+        pending.wait()
         for copy in self.leaving:
             copy.take(bucket.range)
 

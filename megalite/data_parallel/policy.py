@@ -55,6 +55,10 @@ class Policy(Protocol):
         """Begin to sum the gradients of a bucket; afterwards what is owned of them holds the sum."""
         ...
 
+    def start_join(self, owned: Tensor) -> Pending:
+        """Begin to sum what is owned of a bucket's sums over the ranks that own the same, where there are several."""
+        ...
+
     def start_gather(self, params: Tensor) -> Pending:
         """Begin to give every rank the parameters of a bucket, of which each has updated what it owns."""
         ...
@@ -74,23 +78,36 @@ class Replicated:
     def start_sum(self, grads: Tensor) -> Pending:
         return self._start_sum(grads, self.dp)
 
+    def start_join(self, owned: Tensor) -> Pending:
+        return Pending(owned)
+
     def start_gather(self, params: Tensor) -> Pending:
         return Pending(params)
 
 
 class Sharded:
     """Each rank keeps its part of every bucket (Rajbhandari et al. 2020, ZeRO, stage 1): reduce-scatter of gradients,
-    all-gather of parameters, and the state of the optimizer for a part only."""
+    all-gather of parameters, and the state of the optimizer for a part only.
 
-    def __init__(self, dp: Group, start_reduce_scatter: StartSum) -> None:
-        self.dp, self._start_reduce_scatter = dp, start_reduce_scatter
-        self.shards = dp.size
+    There may be several instances of the optimizer, each shared out over the ranks of a `shards`. What a rank owns is
+    then summed over `instances` as well: less travels far, for more memory.
+    """
+
+    def __init__(
+        self, shards: Group, instances: Group, *, start_reduce_scatter: StartSum, start_all_reduce: StartSum
+    ) -> None:
+        self._shards, self._instances = shards, instances
+        self._start_reduce_scatter, self._start_all_reduce = start_reduce_scatter, start_all_reduce
+        self.shards = shards.size
 
     def own(self, bucket: slice) -> slice:
-        return part_of(bucket, self.dp.rank, self.shards)
+        return part_of(bucket, self._shards.rank, self.shards)
 
     def start_sum(self, grads: Tensor) -> Pending:
-        return self._start_reduce_scatter(grads, self.dp, grads[self.own(slice(0, len(grads)))])
+        return self._start_reduce_scatter(grads, self._shards, grads[self.own(slice(0, len(grads)))])
+
+    def start_join(self, owned: Tensor) -> Pending:
+        return self._start_all_reduce(owned, self._instances)
 
     def start_gather(self, params: Tensor) -> Pending:
-        return start_all_gather(params[self.own(slice(0, len(params)))], self.dp, params)
+        return start_all_gather(params[self.own(slice(0, len(params)))], self._shards, params)

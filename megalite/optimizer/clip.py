@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from megalite.arith.treatment import Kind
 from megalite.comm.collectives import all_reduce
 from megalite.data_parallel.buffer import GradBuffer
 from megalite.mesh import Group, ParallelMesh
@@ -17,13 +18,18 @@ def grad_norm(buffer: GradBuffer, mesh: ParallelMesh) -> float:
     counted: list[Tensor] = []
     replicas: list[Tensor] = []
     for segment in buffer.owned:
-        (counted if segment.kind.counts(mesh) else replicas).append(buffer.grads.of(segment))
+        (counted if counts(segment.kind, mesh) else replicas).append(buffer.grads.of(segment))
     return norm(counted, holders(buffer, mesh), mesh.device, replicas=replicas)
+
+
+def counts(kind: Kind, mesh: ParallelMesh) -> bool:
+    """Whether this rank counts elements of the kind, so that `holders` count each logical element once."""
+    return (mesh.tp.rank == 0 or not kind.replicated) and (mesh.ends.rank == 0 or not kind.owes_ends)
 
 
 def holders(buffer: GradBuffer, mesh: ParallelMesh) -> Group:
     """The ranks that together own the model once."""
-    return mesh.world if buffer.policy.shards > 1 else mesh.model
+    return mesh.owners if buffer.policy.shards > 1 else mesh.model
 
 
 def norm(vectors: Iterable[Tensor], group: Group, device: torch.device, replicas: Iterable[Tensor] = ()) -> float:

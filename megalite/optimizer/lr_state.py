@@ -43,7 +43,7 @@ def described(scalars: dict[str, Any]) -> Schedules:
     )
 
 
-def differences(scalars: dict[str, Any], ours: Schedules) -> list[str]:
+def schedule_differences(scalars: dict[str, Any], ours: Schedules) -> list[str]:
     """A line for each setting that makes the saved schedules others than ours; none where a checkpoint says nothing.
 
     A setting that is not read, such as the end of a decay that is constant, does not count.

@@ -12,6 +12,7 @@ from itertools import cycle, groupby, islice
 import torch
 from torch import Tensor
 
+from megalite.arith.buckets import length, shared
 from megalite.arith.treatment import Treatment
 from megalite.comm.collectives import all_gather
 from megalite.data_parallel.buffer import GradBuffer
@@ -111,12 +112,12 @@ class Muon(Optimizer):
         buckets = [
             (bucket.range, slots)
             for bucket in buffer.buckets
-            if (slots := [slot for slot in buffer.slots if slot.kind.treatment.matrix and _shared(slot, bucket.range)])
+            if (slots := [slot for slot in bucket.slots if slot.kind.treatment.matrix])
         ]
         for gathering in [policy.start_gather(buffer.grads.vector[where]) for where, _ in buckets]:
             gathering.wait()
         for where, slots in buckets:
-            for slot in (slot for slot in slots if _shared(slot, policy.own(where))):
+            for slot in (slot for slot in slots if length(shared(slot.range, policy.own(where)))):
                 self._replace(slot)
 
     def _replace(self, slot: Slot) -> None:
@@ -135,7 +136,3 @@ def _homes(buffer: GradBuffer, names: Sequence[str]) -> list[Resident]:
     runs = groupby(buffer.owned, lambda segment: segment.kind.treatment.matrix)
     homes = [Resident(buffer, list(run), ("momentum",) if matrix else names) for matrix, run in runs]
     return homes or [Resident(buffer, (), names)]
-
-
-def _shared(slot: Slot, where: slice) -> bool:
-    return max(slot.range.start, where.start) < min(slot.range.stop, where.stop)

@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from megalite.arith.buckets import ALIGNED
+from megalite.arith.buckets import ALIGNED, length
 from megalite.data_parallel.buffer import GradBuffer
 from megalite.data_parallel.layout import Segment
 from megalite.device import HostLink
 from megalite.optimizer.spill import SpillFile
-from megalite.optimizer.states import Resident, Update, length, part
+from megalite.optimizer.states import Resident, Update, part
 
 TILE = 1 << 20
 """Elements that are updated at once."""
@@ -40,9 +40,9 @@ class OnHost(Resident):
         super().__init__(buffer, segments, names)
         self.link, self.overlap = link, overlap
         self.tiles = [
-            part(segment, start, min(start + TILE, length(segment)))
+            part(segment, start, min(start + TILE, length(segment.local)))
             for segment in segments
-            for start in range(0, length(segment), TILE)
+            for start in range(0, length(segment.local), TILE)
         ]
         self.grads = link.host_memory(self.size if overlap else min(TILE, self.size), buffer.grads.vector.dtype)
         """Of all tiles where they leave early, or of one."""
@@ -83,7 +83,7 @@ class OnHost(Resident):
     def _grad(self, number: int) -> Tensor:
         """A tile's gradient on the host."""
         tile = self.tiles[number]
-        target = self.at(self.grads, tile.local) if self.overlap else self.grads[: length(tile)]
+        target = self.at(self.grads, tile.local) if self.overlap else self.grads[: length(tile.local)]
         if number not in self._taken:
             self.link.to_host(self.buffer.grads.of(tile), target)
             self.link.wait_on_host()
@@ -159,7 +159,7 @@ class OnDisk(OnHost):
     def _tiles(self) -> Iterator[list[Tensor]]:
         def read(number: int) -> list[Tensor]:
             tile = self.tiles[number]
-            views = [vector[: length(tile)] for vector in self._sets[number % 2]]
+            views = [vector[: length(tile.local)] for vector in self._sets[number % 2]]
             for view, place in zip(views, self._places(tile), strict=True):
                 self.file.read(view, place)
             return views
@@ -181,6 +181,6 @@ class OnDisk(OnHost):
 
     def reload_main(self) -> None:
         for tile in self.tiles:
-            main = self._sets[0][0][: length(tile)]
+            main = self._sets[0][0][: length(tile.local)]
             main.copy_(self.buffer.params[tile.range])
             self.file.write(main, self._places(tile)[0])

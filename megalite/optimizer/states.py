@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from megalite.arith.buckets import ALIGNED, rounded_up
+from megalite.arith.buckets import ALIGNED, length, rounded_up
 from megalite.data_parallel.buffer import GradBuffer
 from megalite.data_parallel.layout import Segment
 from megalite.gradient import main_dtype
@@ -27,7 +27,7 @@ class Resident:
         self.buffer, self.segments, self.names = buffer, segments, names
         self.local = slice(segments[0].local.start, segments[-1].local.stop) if segments else slice(0, 0)
         """Its place in a vector of all that is owned."""
-        self.size = self.local.stop - self.local.start
+        self.size = length(self.local)
         self.dtype = main_dtype(buffer.params.dtype)
         self.vectors = self._allocate()
 
@@ -101,17 +101,12 @@ def cut(segments: Sequence[Segment], size: int) -> tuple[list[Segment], list[Seg
     rest: list[Segment] = []
     for segment in segments:
         wanted = rounded_up(size - segment.local.start, ALIGNED)
-        kept = min(max(wanted, 0), length(segment))
+        kept = min(max(wanted, 0), length(segment.local))
         if kept:
             first.append(part(segment, 0, kept))
-        if kept < length(segment):
-            rest.append(part(segment, kept, length(segment)))
+        if kept < length(segment.local):
+            rest.append(part(segment, kept, length(segment.local)))
     return first, rest
-
-
-def length(segment: Segment) -> int:
-    """Its elements."""
-    return segment.local.stop - segment.local.start
 
 
 def part(segment: Segment, start: int, stop: int) -> Segment:

@@ -4,24 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import NamedTuple
 
-from megalite.arith.buckets import ROOMS, PlacedBucket, part_of, place, shared
+from megalite.arith.buckets import PlacedBucket, length, part_of, place, rooms, shared
 from megalite.arith.parameters import Weight, weights
 from megalite.arith.part import Part
-from megalite.arith.treatment import ENDS, Treatment, treatment
+from megalite.arith.treatment import ENDS, Kind, treatment
 from megalite.config.derive import Derived, bucket_size
 from megalite.config.schema import Config
 from megalite.config.size import ModelSize
-
-
-class Kind(NamedTuple):
-    """As in data_parallel/layout.py."""
-
-    treatment: Treatment
-    replicated: bool
-    owes_tp: bool
-    owes_ends: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,17 +28,21 @@ class BufferPlan:
     """Its data parallel rank."""
 
     @cached_property
-    def buckets(self) -> list[PlacedBucket]:
-        """In the order in which they travel: later stages first, tied weights last."""
-        groups = [[w for w in reversed(weights(self.size, stage)) if not self._is_tied(w)] for stage in self.stages]
-        untied = sum(self._elements(weight) for group in groups for weight in group)
-        size = bucket_size(self.config.parallel, self.derived.data_parallel_size, untied)
-        found: list[PlacedBucket] = []
-        for group, most in [*((group, size) for group in reversed(groups)), (self._tied, None)]:
-            sized = [(self._elements(weight), self._kind(weight)) for weight in group]
-            start = found[-1].range.stop if found else 0
-            found += place(sized, most, shards=self.derived.optimizer_shards, start=start)
-        return found
+    def buckets(self) -> list[PlacedBucket[Weight]]:
+        """In the order in which they travel."""
+        stages = {number: weights(self.size, stage) for number, stage in enumerate(self.stages)}
+        untied = [weight for stage in stages.values() for weight in stage if not self._is_tied(weight)]
+        found = place(
+            stages,
+            sized=lambda weight: (self._elements(weight), self._kind(weight)),
+            is_tied=self._is_tied,
+            bucket_size=bucket_size(
+                self.config.parallel, self.derived.data_parallel_size, sum(map(self._elements, untied))
+            ),
+            shards=self.derived.optimizer_shards,
+        )
+        # Where both ends are here they share one matrix.
+        return [bucket for bucket in found if not bucket.tied] + [bucket for bucket in found if bucket.tied][:1]
 
     @property
     def elements(self) -> int:
@@ -60,9 +54,9 @@ class BufferPlan:
         """Elements of the memory that gradients have besides until they are summed."""
         if not self.config.parallel.shards_gradients:
             return 0
-        lengths = [len(bucket) for bucket in self.buckets]
-        untied = lengths[: len(lengths) - len(self._tied)]
-        return ROOMS * max(untied, default=0) + sum(lengths[len(untied) :])
+        untied = rooms([len(bucket) for bucket in self.buckets if not bucket.tied])
+        tied = sum(len(bucket) for bucket in self.buckets if bucket.tied)
+        return max((room.stop for room in untied), default=0) + tied
 
     @property
     def owed(self) -> tuple[int, int]:
@@ -81,7 +75,7 @@ class BufferPlan:
         ]
 
     @property
-    def with_matrices(self) -> list[PlacedBucket]:
+    def with_matrices(self) -> list[PlacedBucket[Weight]]:
         """The buckets that have any."""
         return [bucket for bucket in self.buckets if any(kind.treatment.matrix for kind, _ in bucket.runs())]
 
@@ -98,16 +92,11 @@ class BufferPlan:
             for kind, run in bucket.runs():
                 yield kind, shared(run, self._own(bucket))
 
-    def _own(self, bucket: PlacedBucket) -> slice:
+    def _own(self, bucket: PlacedBucket[Weight]) -> slice:
         return part_of(bucket.range, self.replica % self.derived.optimizer_shards, self.derived.optimizer_shards)
 
     def _is_tied(self, weight: Weight) -> bool:
         return self.size.tied_embeddings and weight.name == ENDS[0]
-
-    @property
-    def _tied(self) -> list[Weight]:
-        """The one matrix of tied embeddings, where the rank has it."""
-        return [weight for stage in self.stages for weight in weights(self.size, stage) if self._is_tied(weight)][:1]
 
     def _elements(self, weight: Weight) -> int:
         return weight.on_rank(self.config.parallel.tensor_model_parallel_size)
@@ -126,8 +115,3 @@ class BufferPlan:
             owes_tp=weight.by_heads or (self.config.parallel.sequence_parallel and not weight.split),
             owes_ends=self._is_tied(weight) and at_one_end,
         )
-
-
-def length(where: slice) -> int:
-    """Its elements."""
-    return where.stop - where.start

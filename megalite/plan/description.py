@@ -1,25 +1,22 @@
-"""A model as the user tells it: training flags, a preset, or a config.json."""
+"""A model as the user tells it: training flags, a preset, or flags that another description came to."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from megalite.config.cli import parse
 from megalite.config.schema import Config
 from megalite.config.size import ModelSize, model_size
-from megalite.plan.hf_config import hf_flags
 from megalite.plan.presets import preset_flags
 
 USUAL = ("--micro-batch-size", "1", "--lr", "1e-4", "--train-iters", "1000")
 """What a training must be told and a plan need not."""
 
 
-def describe(
-    flags: Sequence[str], *, preset: str | None = None, hf_config: Path | None = None
-) -> tuple[Config, list[str]]:
-    """The settings and the flags of the model alone; later flags overrule a preset's. ValueError with every mistake."""
-    if preset and hf_config:
+def describe(flags: Sequence[str], *, preset: str | None = None, named: Sequence[str] = ()) -> tuple[Config, list[str]]:
+    """The settings and the flags of the model alone; later flags overrule a preset's, or those of a model that goes by
+    another name. ValueError with every mistake."""
+    if preset and named:
         raise ValueError("--preset and --hf-config are two models. Give one.")
-    named = preset_flags(preset) if preset else hf_flags(hf_config) if hf_config else []
+    named = preset_flags(preset) if preset else list(named)
     parsed = parse([*USUAL, *named, *flags])
     if parsed.problems:
         raise ValueError("\n".join(map(str, parsed.problems)))

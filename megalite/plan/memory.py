@@ -3,7 +3,6 @@
 from dataclasses import dataclass, fields
 from fractions import Fraction
 
-from megalite.arith.buckets import ROOMS
 from megalite.arith.memory import Keeping, layer_activations, region_activations, state_bytes
 from megalite.arith.parameters import count_parameters
 from megalite.arith.part import Part
@@ -119,15 +118,15 @@ def rank_memory(size: ModelSize, layout: Layout, practice: Practice, held: list[
 
 
 def _lent(size: ModelSize, layout: Layout, part: Part, parameters: int) -> int:
-    """Elements of the largest buckets of gradients, and of tied embeddings, which have one of their own.
+    """Elements of two neighbouring buckets of gradients, and of tied embeddings, which have one of their own.
 
     A matrix larger than a bucket makes a bucket of its size.
     """
     matrix = size.vocab_size * size.hidden_size // layout.tensor * (part.embedding or part.loss)
     most = max(40_000_000, 1_000_000 * layout.data)
     if size.tied_embeddings:
-        return ROOMS * min(most, parameters - matrix) + matrix
-    return ROOMS * min(max(most, matrix), parameters)
+        return min(2 * most, parameters - matrix) + matrix
+    return min(max(most, matrix) + most, parameters)
 
 
 def _layer(size: ModelSize, layout: Layout, practice: Practice) -> tuple[float, float]:

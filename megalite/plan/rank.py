@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from megalite.arith.kept import Kept, kept
 from megalite.arith.memory import StateBytes
@@ -159,32 +160,38 @@ def _traffic(
         inputs=len(regions) * config.memory.distribute_saved_activations,
         input_bytes=hidden_bytes,
     )
-    main_bytes, dp = max(param_bytes, 4), derived.data_parallel_size
+    main_bytes, instances = max(param_bytes, 4), config.parallel.num_distributed_optimizer_instances
+    sharing = derived.data_parallel_size // instances
     owed_tp, owed_ends = buffer.owed
     gathered = [len(bucket) for bucket in buffer.with_matrices] if derived.optimizer_shards > 1 else []
     over_dp, over_tp = whole_matrix_traffic(
         buckets=gathered,
         matrices=buffer.matrices,
-        data_parallel_size=dp,
+        data_parallel_size=sharing,
         tensor_parallel_size=tp,
         main_bytes=main_bytes,
     )
     sums = tensor_parallel_traffic(
         size, part, again, sequence_parallel=sp, param_bytes=param_bytes, owed=owed_tp, **step
     )
-    grads = data_parallel_traffic(
-        parameters=buffer.elements,
-        data_parallel_size=dp,
+    over_replicas = partial(
+        data_parallel_traffic,
         buckets=len(buffer.buckets),
         grad_bytes=2 if config.parallel.grad_reduce_in_bf16 else main_bytes,
         param_bytes=param_bytes,
-        sharded=config.parallel.use_distributed_optimizer,
-        sums=derived.num_micro_batches if config.parallel.shards_gradients else 1,
         ordered=config.train.deterministic_mode,
     )
+    grads = over_replicas(
+        parameters=buffer.elements,
+        data_parallel_size=sharing,
+        sharded=config.parallel.use_distributed_optimizer,
+        sums=derived.num_micro_batches if config.parallel.shards_gradients else 1,
+    )
+    joins = over_replicas(parameters=buffer.elements // sharing, data_parallel_size=instances, sharded=False)
     return {
         "tp": joined(sums, over_tp),
         "pp": pipeline_traffic(size, sequence_parallel=sp, hidden_bytes=hidden_bytes, **step),
         "ends of pp": ends_traffic(owed=owed_ends, grad_bytes=main_bytes),
         "dp": joined(grads, over_dp),
+        "instances of the optimizer": joins,
     }

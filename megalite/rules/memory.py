@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
+from megalite.config.derive import data_parallel_size
 from megalite.config.memory import MODULES
 from megalite.config.size import ffn_hidden_size, query_groups
-from megalite.rules.job import Job, Rules
+from megalite.rules.job import Job, Rules, divisors
 
 _ELSEWHERE = dict.fromkeys(("moe", "moe_act", "shared_experts"), "there are no experts yet") | {
     "mla_up_proj": "attention has no latent variant"
@@ -86,6 +87,21 @@ def _sharding(job: Job) -> Iterator[str]:
         )
 
 
+def _instances(job: Job) -> Iterator[str]:
+    parallel, dp = job.config.parallel, data_parallel_size(job.config.parallel, job.world_size)
+    count = parallel.num_distributed_optimizer_instances
+    if count > 1 and not parallel.use_distributed_optimizer:
+        yield (
+            f"--num-distributed-optimizer-instances {count} needs --use-distributed-optimizer. Give it, or leave this "
+            "out."
+        )
+    elif dp % count:
+        yield (
+            f"--num-distributed-optimizer-instances {count} does not divide the data parallel size {dp}. Try "
+            f"{divisors(dp)}."
+        )
+
+
 def _nearest(job: Job) -> str:
     """The layout that comes nearest to parameters that are shared out."""
     model, parallel = job.config.model, job.config.parallel
@@ -118,6 +134,7 @@ MEMORY_RULES: Rules = (
     ("--recompute-modules", _modules),
     (f"--distribute-saved-activations --tensor-model-parallel-size --sequence-parallel {_SIZES}", _distributed),
     (f"--data-parallel-sharding-strategy --use-distributed-optimizer --optimizer {_LAYOUT}", _sharding),
+    (f"--num-distributed-optimizer-instances --use-distributed-optimizer {_LAYOUT}", _instances),
     ("--ddp-bucket-size --ddp-num-buckets", _buckets),
 )
 """Each rule with the flags that it reads."""

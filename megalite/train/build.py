@@ -100,7 +100,7 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
         ),
         tied=tied,
         bucket_size=bucket_size(config.parallel, mesh.dp.size, untied),
-        policy=_policy(config, mesh.dp),
+        policy=_policy(config, mesh),
         keep=OwnedGrads if config.parallel.shards_gradients else MainGrads,
         overlap=config.parallel.overlap_grad_reduce,
         overlap_gather=config.parallel.overlap_param_gather,
@@ -110,7 +110,7 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
     if config.parallel.overlap_param_gather:
         for stage in stages.values():
             buffer.wait_in_forward(stage)
-    program, evaluation = programs(asked, placed, mesh.pp.rank, sync_each=config.parallel.shards_gradients)
+    program, evaluation = programs(asked, placed, mesh.pp.rank, sync_each=buffer.grads.sums_each)
     return Engine(
         mesh=mesh,
         seed=config.train.seed,
@@ -187,15 +187,22 @@ def _loss_scale(train: Train) -> ConstantScale:
     )
 
 
-def _policy(config: Config, dp: Group) -> Policy:
+def _policy(config: Config, mesh: ParallelMesh) -> Policy:
     """Who owns which gradients, and how they are summed."""
-    policy, free, ordered = (
-        (Sharded, start_reduce_scatter, start_ordered_reduce_scatter)
-        if config.parallel.use_distributed_optimizer
-        else (Replicated, start_all_reduce, start_ordered_sum)
+
+    def summing(free: StartSum, ordered: StartSum) -> StartSum:
+        start = ordered if config.train.deterministic_mode else free
+        return rounded(start, torch.bfloat16) if config.parallel.grad_reduce_in_bf16 else start
+
+    all_reduce = summing(start_all_reduce, start_ordered_sum)
+    if not config.parallel.use_distributed_optimizer:
+        return Replicated(mesh.dp, all_reduce)
+    return Sharded(
+        mesh.shards,
+        mesh.instances,
+        start_reduce_scatter=summing(start_reduce_scatter, start_ordered_reduce_scatter),
+        start_all_reduce=all_reduce,
     )
-    start: StartSum = ordered if config.train.deterministic_mode else free
-    return policy(dp, rounded(start, torch.bfloat16) if config.parallel.grad_reduce_in_bf16 else start)
 
 
 def build_mail(placed: Sequence[int], mesh: ParallelMesh, *, sequence_parallel: bool) -> Mail:

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from megalite.arith.buckets import length
 from megalite.config.offload import Offload
 from megalite.data_parallel.buffer import GradBuffer
 from megalite.device import HostLink
 from megalite.mesh import ParallelMesh
 from megalite.optimizer.offload import OnDisk, OnHost
 from megalite.optimizer.optimizer import Homes, on_device
-from megalite.optimizer.states import Resident, cut, length
+from megalite.optimizer.states import Resident, cut
 
 
 def homes_of(offload: Offload, mesh: ParallelMesh) -> Homes:
@@ -20,7 +21,7 @@ def homes_of(offload: Offload, mesh: ParallelMesh) -> Homes:
 
     def homes(buffer: GradBuffer, names: Sequence[str]) -> list[Resident]:
         link = HostLink(mesh.device, overlap=overlap)
-        away, here = cut(buffer.owned, round(offload.share * sum(map(length, buffer.owned))))
+        away, here = cut(buffer.owned, round(offload.share * sum(length(segment.local) for segment in buffer.owned)))
         first: OnHost
         if offload.optimizer_offload_device == "disk":
             assert offload.offload_dir is not None

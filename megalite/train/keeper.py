@@ -47,8 +47,9 @@ class Keeper:
         self.tell()
 
     def tell(self) -> None:
-        """Report the save if it is done."""
-        if self._begun is not None and self._begun.outcome.done():
+        """Report the save if it is done. That the last one failed is for `wait`: the run is evaluated all the same."""
+        begun = self._begun
+        if begun is not None and begun.outcome.done() and not (begun.is_last and begun.outcome.exception()):
             self.wait()
 
     def wait(self) -> None:
@@ -65,7 +66,8 @@ class Keeper:
             return
         beside = f", of which training waited {begun.waited:.1f} s" if begun.is_beside else ""
         removed = f"; removed {', '.join(saved.removed)}" if saved.removed else ""
-        self._logger.note(f"saved {saved.directory} in {saved.seconds:.1f} s{beside}{removed}{saved.problem}")
+        problem = f"; {saved.problem}" if saved.problem else ""
+        self._logger.note(f"saved {saved.directory} in {saved.seconds:.1f} s{beside}{removed}{problem}")
 
     def __enter__(self) -> "Keeper":
         return self
@@ -74,6 +76,11 @@ class Keeper:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None or not issubclass(kind, ConnectionError):
-            # What ends the run is told; a save that fails, too, must not hide it.
-            with suppress(SaveFailed, ConnectionError):
-                self.wait()
+            # What ends the run is told by who catches it, which a save that fails, too, must not hide.
+            with suppress(ConnectionError):
+                try:
+                    self.wait()
+                except SaveFailed as failed:
+                    if error is None:
+                        raise
+                    self._logger.note(str(failed))

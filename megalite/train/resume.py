@@ -8,7 +8,7 @@ from typing import Any
 from megalite.checkpoint.source import Source
 from megalite.config.model import Model
 from megalite.config.schema import Checkpoint, Config
-from megalite.config.stored_model import differences, stored_model
+from megalite.config.stored_model import model_differences, stored_model
 from megalite.data.order import order_differences
 from megalite.optimizer import lr_state
 from megalite.optimizer.optimizer import MAIN
@@ -131,10 +131,10 @@ def _with_schedules(
     engine: Engine, settings: Checkpoint, scalars: dict[str, Any], directory: Path
 ) -> tuple[Engine, str]:
     """The engine with the schedules to go on with, and a line about them. ValueError where that is not said."""
-    differences = lr_state.differences(scalars, engine.schedules)
-    if not differences:
+    differing = lr_state.schedule_differences(scalars, engine.schedules)
+    if not differing:
         return engine, ""
-    listed = "\n".join(f"  {line}" for line in differences)
+    listed = "\n".join(f"  {line}" for line in differing)
     if settings.override_opt_param_scheduler:
         return engine, f"--override-opt_param-scheduler: the schedules of the flags replace those saved:\n{listed}"
     if settings.use_checkpoint_opt_param_scheduler:
@@ -162,7 +162,7 @@ def _all_shards(engine: Engine, names: Collection[str]) -> list[Shard]:
 def _check_model(source: Source, model: Model, vocab_size: int) -> None:
     """Weights with another rotary base, say, fit every shape and mean nothing."""
     there = stored_model(source.scalars["model"])
-    differing = differences(model, there, vocab_sizes=(vocab_size, source.scalars["vocab_size"]))
+    differing = model_differences(model, there, vocab_sizes=(vocab_size, source.scalars["vocab_size"]))
     if differing:
         listed = "\n".join(f"  {name}: {here} here, {there} there" for name, (here, there) in differing.items())
         raise ValueError(

@@ -119,6 +119,7 @@ def parallel(layout: Layout) -> Parallel:
         use_distributed_optimizer=bool(layout.get("sharded")),
         data_parallel_sharding_strategy="optim_grads" if layout.get("sharded") == 2 else None,
         overlap_param_gather=bool(layout.get("gather")),
+        num_distributed_optimizer_instances=layout.get("instances", 1),
     )
 
 

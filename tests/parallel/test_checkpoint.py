@@ -119,6 +119,6 @@ def test_all_ranks_hear_of_the_problems_of_each(pool: Any, tmp_path: Path) -> No
     errors = pool.run(Grid(sizes={"tp": 2}), _load_other_names, tmp_path)
     assert len(set(errors)) == 1
     assert errors[0].splitlines()[1:] == [
-        "  wrong shape: embedding.word.weight is (10, 3) there and (7, 3) here",
         "  missing: head.weight",
+        "  wrong shape: embedding.word.weight is (10, 3) there, and (7, 3) is asked for",
     ]

@@ -30,10 +30,13 @@ LAYOUTS: dict[str, Layout] = {
     "pp2": {"pp": 2},
     "tp2-dp2-sharded": {"tp": 2, "dp": 2, "sharded": 1},
     "pp2-dp2-sharded": {"pp": 2, "dp": 2, "sharded": 1, "bucket": 3000},
+    "dp4-instances": {"dp": 4, "sharded": 1, "instances": 2, "overlap": 1, "gather": 1, "buckets": 5},
+    "pp2-dp2-instances": {"pp": 2, "dp": 2, "sharded": 1, "instances": 2},
 }
 GRADS: dict[str, Layout] = {
     "dp2-grads": {"dp": 2, "sharded": 2, "overlap": 1, "gather": 1, "bucket": 3000},
     "tp2-dp2-grads-host": {"tp": 2, "dp": 2, "sharded": 2, "buckets": 3, "offload": "cpu", "share": 0.5},
+    "dp4-instances-grads": {"dp": 4, "sharded": 2, "instances": 2, "overlap": 1, "bucket": 3000},
 }
 """Those that keep gradients as shards, of which Muon has none."""
 CASES: dict[str, dict[str, Any]] = {
@@ -49,7 +52,7 @@ FEW = [
     ("muon", "tp2-dp2-sharded"),
     ("muon", "pp2-dp2-sharded"),
     ("muon", "tp2-sp"),
-    ("muon, qkv as one", "dp2-sharded"),
+    ("muon, qkv as one", "dp4-instances"),
 ]
 ALL = [(case, layout) for case in CASES for layout in LAYOUTS]
 
@@ -107,8 +110,10 @@ def halves(mesh: ParallelMesh, settings: Config) -> list[float]:
         ("muon", "tp2-dp2-sharded", "pp2"),
         ("muon", "pp2-dp2-sharded", "dp2-sharded"),
         ("adam", "dp2-grads", "pp2-dp2-sharded"),
-        ("adam", "pp2", "tp2-dp2-grads-host"),
+        ("adam", "dp4-instances-grads", "tp2-dp2-grads-host"),
+        soak("adam", "pp2", "dp4-instances"),
         soak("adam", "tp2-dp2-grads-host", "dp2-grads"),
+        soak("adam", "pp2-dp2-instances", "dp4-instances-grads"),
         soak("sgd", "dp2-grads", "tp2-sp"),
     ],
 )

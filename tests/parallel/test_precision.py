@@ -162,7 +162,7 @@ def overflow(engine: Engine, name: str) -> Callable[[], None]:
 
     def send(bucket: Bucket) -> None:
         for slot in (slot for slot in bucket.slots if slot.name == name):
-            main_grad_of(slot.parameter).view.view(-1)[1] = torch.inf
+            main_grad_of(slot.parameter).view().view(-1)[1] = torch.inf
         sound(bucket)
 
     engine.buffer.grads.send = send  # type: ignore[method-assign]
@@ -270,9 +270,9 @@ def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale(pool: Pool, layout:
     assert f"layers.1.mlp.fc2 on rank {int('pp' in layout)}. " in text
 
 
-def go_on(mesh: ParallelMesh, settings: Config, steps: int) -> list[tuple[float, float, float]]:
+def go_on(mesh: ParallelMesh, settings: Config, precision: str, steps: int) -> list[tuple[float, float, float]]:
     """Go on from --load or start; (loss, norm, loss scale) of some steps; save them if --save is given."""
-    resumed = harness.resume(mesh, settings, torch.float16)
+    resumed = harness.resume(mesh, settings, DTYPES[precision])
     engine, progress, seen = resumed.engine, resumed.progress, []
     for _ in range(steps):
         result = one_step(engine, settings, progress.iteration + 1, progress.schedule_samples)
@@ -289,9 +289,9 @@ def test_a_loss_scale_goes_on_bit_for_bit(pool: Pool, tmp_path: Path, layout: La
     """From amid its course: it starts too high, and grows every second step."""
     grid, train = harness.grid(layout), {"initial_loss_scale": 2.0**22, "loss_scale_window": 2}
     settings = config("gpt2", "fp16", layout, **train)
-    [through, *_] = pool.run(grid, go_on, settings, 8)
-    [before, *_] = pool.run(grid, go_on, replace(settings, checkpoint=Checkpoint(save=str(tmp_path))), first)
-    [after, *_] = pool.run(grid, go_on, replace(settings, checkpoint=Checkpoint(load=str(tmp_path))), 8 - first)
+    [through, *_] = pool.run(grid, go_on, settings, "fp16", 8)
+    [before, *_] = pool.run(grid, go_on, replace(settings, checkpoint=Checkpoint(save=str(tmp_path))), "fp16", first)
+    [after, *_] = pool.run(grid, go_on, replace(settings, checkpoint=Checkpoint(load=str(tmp_path))), "fp16", 8 - first)
     assert str(before + after) == str(through)  # NaN is not itself
     scales = [scale for *_, scale in through]
     moves = {(after > before) - (after < before) for before, after in pairwise(scales)}

@@ -26,6 +26,9 @@ LAYOUTS: dict[str, Layout] = {
     "tp2-sp-dp2-sharded": {"tp": 2, "sp": 1, "dp": 2, "sharded": 1, "buckets": 3},
     "tp2-dp2-grads": {"tp": 2, "dp": 2, "sharded": 2, "overlap": 1, "bucket": 3000},
     "pp2-dp2-sharded": {"pp": 2, "dp": 2, "sharded": 1, "buckets": 2},
+    "dp4-instances": {"dp": 4, "sharded": 1, "instances": 2, "overlap": 1, "gather": 1, "bucket": 4000},
+    "dp4-instances-grads": {"dp": 4, "sharded": 2, "instances": 2, "buckets": 3},
+    "dp2-instances": {"dp": 2, "sharded": 1, "instances": 2},
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "": {},
@@ -34,7 +37,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "muon": {"optimizer": "muon"},
     "decoupled": {"decoupled_lr": 1e-3},
 }
-GROUPS = ("tp", "dp", "ends")
+GROUPS = {"tp": "tp", "shards": "dp", "instances": "instances of the optimizer", "ends": "ends of pp"}
+"""In the mesh, and in the plan."""
 CASES = [
     *(("gpt2", layout, "") for layout in LAYOUTS),
     ("llama", "tp2", ""),
@@ -50,6 +54,8 @@ CASES = [
     ("llama", "pp2-dp2-sharded", "muon"),
     ("llama", "tp4", "muon"),
     ("llama", "dp4-sharded", "decoupled"),
+    ("llama", "dp4-instances", "muon"),
+    ("gpt2", "dp4-instances-grads", "deterministic"),
 ]
 ALL = [
     (model, layout, asked)
@@ -81,13 +87,10 @@ def sent(mesh: ParallelMesh, settings: Config) -> tuple[Counts, Counts, int, int
     engine.buffer.wait_params()
     counts = {
         name: {verb: (group.traffic.calls[verb], group.traffic.bytes[verb]) for verb in group.traffic.calls}
-        for name, group in ((name, getattr(mesh, name)) for name in GROUPS)
+        for name, group in ((planned, getattr(mesh, name)) for name, planned in GROUPS.items())
     }
     plan = harness.plan_of(settings, mesh).traffic
-    planned = {
-        name: {verb: (one.calls, one.nbytes) for verb, one in plan["ends of pp" if name == "ends" else name].items()}
-        for name in GROUPS
-    }
+    planned = {name: {verb: (one.calls, one.nbytes) for verb, one in plan[name].items()} for name in GROUPS.values()}
     return counts, planned, len(engine.buffer.buckets), len(engine.buffer.params)
 
 
@@ -100,7 +103,7 @@ def test_a_step_sends_what_was_planned(pool: Pool, model: str, layout: str, aske
         assert (buckets > 1 + tied) == ("bucket" in LAYOUTS[layout] or "buckets" in LAYOUTS[layout])
 
 
-@pytest.mark.parametrize("buckets", [{}, {"buckets": 3}, {"bucket": 3000}])
+@pytest.mark.parametrize("buckets", [{"buckets": 3}, soak({}), soak({"bucket": 3000})])
 @pytest.mark.parametrize("stage", [0, 1, 2])
 def test_the_counts_of_zero(pool: Pool, stage: int, buckets: Layout) -> None:
     """Once a step, and of every bucket: an all-reduce; from stage 1 on a reduce-scatter and an all-gather, and none; in

@@ -1,11 +1,12 @@
 """Closed forms against the literature's formulas, published models, and counting by hand."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from megalite.arith.buckets import place
+from megalite.arith.buckets import length, place, rooms, shared
 from megalite.arith.flops import model_flops
 from megalite.arith.kept import Kept, first_activations, kept, weight_activations
 from megalite.arith.memory import Keeping, layer_activations, region_activations, state_bytes
@@ -18,6 +19,7 @@ from megalite.arith.traffic import (
     pipeline_traffic,
     tensor_parallel_traffic,
 )
+from megalite.arith.treatment import Kind, Treatment
 from megalite.config.size import ModelSize
 
 
@@ -294,11 +296,40 @@ def test_the_listed_weights_are_those_that_are_counted(size, part):
 
 
 def test_buckets_are_closed_once_they_hold_enough():
-    """Five parameters of two kinds; padding behind each kind, and to a multiple for two ranks."""
-    parameters = [(70, "b"), (10, "a"), (64, "a"), (200, "a"), (1, "b")]
-    first, second = place(parameters, 80, shards=2, start=128), place(parameters, None, shards=2, start=0)
-    assert [bucket.range for bucket in first] == [slice(128, 384), slice(384, 768), slice(768, 896)]
-    assert [(one.index, one.range) for one in first[0].parameters] == [(1, slice(128, 138)), (0, slice(192, 262))]
-    assert list(first[0].runs()) == [("a", slice(128, 192)), ("b", slice(192, 384))]
-    assert [bucket.range for bucket in second] == [slice(0, 512)]
-    assert place([], 80, shards=2, start=0) == []
+    """Five parameters of two kinds and a tied one; padding behind each kind, and to a multiple for two ranks."""
+    a, b = (
+        Kind(treatment=Treatment(decayed=decayed), replicated=False, owes_tp=False, owes_ends=False)
+        for decayed in (False, True)
+    )
+    stages = {0: [("tied", 5, a), ("e", 1, b), ("d", 200, a), ("c", 64, a)], 1: [("b", 10, a), ("a", 70, b)]}
+
+    def placed(bucket_size):
+        return place(
+            stages,
+            sized=lambda one: one[1:],
+            is_tied=lambda one: one[0] == "tied",
+            bucket_size=bucket_size,
+            shards=2,
+        )
+
+    first, second = placed(75), placed(None)
+    assert [bucket.range for bucket in first] == [slice(0, 256), slice(256, 640), slice(640, 768), slice(768, 896)]
+    assert [(one.parameter[0], one.range) for one in first[0].parameters] == [
+        ("b", slice(0, 10)),
+        ("a", slice(64, 134)),
+    ]
+    assert list(first[0].runs()) == [(a, slice(0, 64)), (b, slice(64, 256))]
+    assert [(bucket.stage, bucket.tied) for bucket in first] == [(1, False), (0, False), (0, False), (0, True)]
+    assert [bucket.range for bucket in second] == [slice(0, 256), slice(256, 640), slice(640, 768)]
+    assert place({0: []}, sized=lambda one: one, is_tied=bool, bucket_size=80, shards=2) == []
+
+
+@pytest.mark.parametrize(
+    ("lengths", "size"), [([], 0), ([7], 7), ([3, 4], 7), ([90, 1, 2, 3, 80], 91), ([1, 2, 50, 3], 53)]
+)
+def test_neighbouring_buckets_have_room_beside_each_other(lengths, size):
+    """A large one does not ask for twice its length."""
+    found = rooms(lengths)
+    assert [length(room) for room in found] == lengths
+    assert max((room.stop for room in found), default=0) == size
+    assert not any(length(shared(a, b)) for a, b in pairwise(found))

@@ -169,8 +169,8 @@ def test_everything_that_does_not_fit_is_named_at_once(tmp_path: Path) -> None:
         loaded(find(tmp_path), wanted)
     lines = str(error.value).splitlines()
     assert lines[1:] == [
-        "  wrong shape: embedding.word.weight is (13, 6) there and (14, 6) here",
         "  missing: layers.0.mlp.fc1.bias",
+        "  wrong shape: embedding.word.weight is (13, 6) there, and (14, 6) is asked for",
         "  unexpected: final_norm.weight",
     ]  # and not a word of the optimizer, which was not asked for
 

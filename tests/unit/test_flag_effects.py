@@ -130,6 +130,7 @@ EFFECTS: dict[str, Row] = {
     "--overlap-grad-reduce": Row(plan=True),
     "--grad-reduce-in-bf16": Row(given="--bf16", plan=True),
     "--use-distributed-optimizer": Row(plan=True),
+    "--num-distributed-optimizer-instances": Row(value="2", given="--use-distributed-optimizer", plan=True),
     "--data-parallel-sharding-strategy": Row(value="optim_grads", given="--use-distributed-optimizer", plan=True),
     "--overlap-param-gather": Row(given="--use-distributed-optimizer", plan=True),
     "--distributed-backend": Row(value="nccl"),
@@ -352,8 +353,7 @@ def happened(config: Config) -> object:
             run(config, Launch())
         except (ValueError, OSError, FloatingPointError) as error:
             end = str(error)
-    files = sorted(str(path) for path in Path().rglob("*"))
-    return re.sub(IN_PASSING, "", "\n".join([out.getvalue(), end, *files]))
+    return re.sub(IN_PASSING, "", "\n".join([out.getvalue(), end, *sorted(map(str, Path().rglob("*")))]))
 
 
 def command_lines(flag: str) -> tuple[str, str]:

@@ -23,7 +23,6 @@ WORKS = {flag for option in options() for flag in ([option.flag, option.opposite
 
 REVISIT = {
     "context_parallel_size": "--cp-comm-type",
-    "num_distributed_optimizer_instances": "--num-distributed-optimizer-instances",
     "num_experts": "--moe-* --expert-model-parallel-size",
     "multi_latent_attention": "--q-lora-rank --kv-lora-rank",
     "mtp_num_layers": "--mtp-*",

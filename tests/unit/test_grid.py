@@ -49,6 +49,14 @@ def test_tensor_parallel_ranks_are_neighbours():
     assert Grid(sizes={"tp": 2, "dp": 2}).groups("dp") == [(0, 2), (1, 3)]
 
 
+def test_neighbours_in_dp_share_an_instance_of_the_optimizer():
+    grid = Grid(sizes={"tp": 2, "dp": 4}, instances=2)
+    assert grid.groups("shards") == [(0, 2), (1, 3), (4, 6), (5, 7)]
+    assert grid.groups("instances") == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert grid.groups("tp", "shards") == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert grid.groups("shards", "instances") == grid.groups("dp")
+
+
 def test_unknown_axis_is_refused():
     with pytest.raises(ValueError, match="unknown axes"):
         Grid(sizes={"xp": 2})

@@ -250,7 +250,7 @@ def test_tensors_that_do_not_fit_are_named_at_once(tmp_path: Path) -> None:
     assert sorted(str(error.value).splitlines()[1:]) == [
         "  missing: model.norm.weight",
         "  unexpected: model.layers.2.input_layernorm.weight",
-        "  wrong shape: model.layers.0.mlp.up_proj.weight is (43, 48), and the settings make it (44, 48)",
+        "  wrong shape: model.layers.0.mlp.up_proj.weight is (43, 48) there, and (44, 48) is asked for",
     ]
     assert not (tmp_path / "ours").exists()
 

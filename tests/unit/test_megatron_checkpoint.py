@@ -111,7 +111,7 @@ SPOILED = {
     "unexpected": (lambda s: s["model"].update(x=torch.ones(1)), r"unexpected: 1/x"),
     "shape": (
         lambda s: s["model"].update({"decoder.layers.2.mlp.linear_fc2.weight": torch.ones(32, 9)}),
-        r"wrong shape: 1/decoder.layers.2.mlp.linear_fc2.weight is \(32, 9\), and the settings make it \(32, 10\)",
+        r"wrong shape: 1/decoder.layers.2.mlp.linear_fc2.weight is \(32, 9\) there, and \(32, 10\) is asked for",
     ),
     "replica": (
         lambda s: s["model"]["decoder.layers.3.mlp.linear_fc2.bias"].add_(1),

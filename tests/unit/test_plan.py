@@ -34,7 +34,7 @@ from megalite.plan.trial import Trial, trial_lines
 from megalite.schedule.check import peak_kept
 from megalite.schedule.partition import partition
 from megalite.schedule.schedules import make_schedule
-from tools.plan import main
+from tools.plan import flags_of_config, main
 
 PUBLIC = {
     "gpt2-small": 124_439_808,
@@ -92,7 +92,7 @@ def test_every_preset_describes_a_model() -> None:
 )  # fmt: skip
 def test_a_config_json_describes_a_model(tmp_path: Path, facts: dict[str, object], parameters: int) -> None:
     (tmp_path / "config.json").write_text(json.dumps(facts), encoding="utf-8")
-    config, _ = describe([], hf_config=tmp_path)
+    config, _ = describe([], named=flags_of_config(tmp_path))
     job = replace(job_of("llama3-8b"), size=described_size(config))
     assert Prediction(job=job, layout=Layout()).parameters == parameters
 

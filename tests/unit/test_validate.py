@@ -166,6 +166,11 @@ TABLE = [
     ("--recompute-activations --recompute-modules core", "core is not one of core_attn, layernorm, mlp."),
     (f"{FULL} --distribute-saved-activations", "needs tensor parallel ranks to keep a part each."),
     ("--ddp-bucket-size 100 --ddp-num-buckets 3", "--ddp-bucket-size 100 and --ddp-num-buckets 3 both say"),
+    ("--num-distributed-optimizer-instances 2", "instances 2 needs --use-distributed-optimizer. Give it, or leave"),
+    (
+        "--use-distributed-optimizer --num-distributed-optimizer-instances 3",
+        "--num-distributed-optimizer-instances 3 does not divide the data parallel size 4. Try 1, 2 or 4.",
+    ),
     ("--data-parallel-sharding-strategy optim_grads", "optim_grads needs --use-distributed-optimizer. Give it"),
     (f"{NO_SHARD} --use-distributed-optimizer", "no_shard does not go with --use-distributed-optimizer, which shards."),
     (f"{GRADS} --pipeline-model-parallel-size 2", "--pipeline-model-parallel-size 2 a step would send its"),

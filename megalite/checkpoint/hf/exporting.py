@@ -19,6 +19,7 @@ from megalite.checkpoint.hf.folder import WEIGHTS, WEIGHTS_INDEX
 from megalite.checkpoint.hf.rows import Row
 from megalite.checkpoint.hf.tokenizer import EXPORTED_FILES, ExportedTokenizer, export_tokenizer
 from megalite.checkpoint.load import read_tensor
+from megalite.checkpoint.strict import expect
 from megalite.checkpoint.tensor_file import Entry, write_tensors
 
 _ROLES = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -67,7 +68,8 @@ def export_folder(
     carried = index.scalars.get("huggingface", {})
     chosen, config = family_for(model, asked=family, brought=carried.get("config", {}).get("model_type"))
     rows = chosen.rows(model)
-    _check(checkpoint, index, rows)
+    weights = {name: record.shape for name, record in index.tensors.items() if not is_optimizer(name)}
+    expect({row.ours: row.shape for row in rows}, weights, checkpoint)
     _check_target(target)
     config = {"architectures": [chosen.architecture], "model_type": chosen.model_type, **config}
     files = _share_out(index, rows, dtype, max_file_bytes)
@@ -87,21 +89,6 @@ def export_folder(
         files=tuple(sorted(path.name for path in target.iterdir())),
         tokenizer=tokenizer.note,
     )
-
-
-def _check(checkpoint: Path, index: Index, rows: Sequence[Row]) -> None:
-    """The checkpoint holds the tensors of the table, no more, no less, in their shapes."""
-    held = {name: record.shape for name, record in index.tensors.items() if not is_optimizer(name)}
-    wanted = {row.ours: row.shape for row in rows}
-    problems = [f"  missing: {name}" for name in wanted if name not in held]
-    problems += [f"  unexpected: {name}" for name in held if name not in wanted]
-    problems += [
-        f"  wrong shape: {name} is {held[name]}, and its settings make it {shape}"
-        for name, shape in wanted.items()
-        if held.get(name, shape) != shape
-    ]
-    if problems:
-        raise ValueError("\n".join([f"{checkpoint} does not hold the tensors that its settings ask for:", *problems]))
 
 
 def _check_target(target: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from megalite.checkpoint.foreign import Held
+from megalite.checkpoint.foreign import ForeignTensor
 from megalite.checkpoint.hf.fields import read_json
 from megalite.checkpoint.tensor_file import CODES
 from megalite.checkpoint.torch_file import StoredTensor, read_torch_file
@@ -25,7 +25,7 @@ class ModelFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config: dict[str, Any] = read_json(path / "config.json")
-        self.tensors: dict[str, Held] = {}
+        self.tensors: dict[str, ForeignTensor] = {}
         files, listed = self._weight_files()
         for file in files:
             held = _of_safetensors(file) if file.suffix == ".safetensors" else _of_pickle(file)
@@ -65,7 +65,7 @@ class ModelFolder:
             }
 
 
-def _of_safetensors(file: Path) -> dict[str, Held]:
+def _of_safetensors(file: Path) -> dict[str, ForeignTensor]:
     def reader(name: str) -> Callable[[], Tensor]:
         def read() -> Tensor:
             with safe_open(file, framework="pt") as source:
@@ -80,7 +80,7 @@ def _of_safetensors(file: Path) -> dict[str, Held]:
                 part = source.get_slice(name)
                 if part.get_dtype() not in _DTYPES:
                     raise ValueError(f"{name} in {file} has the dtype {part.get_dtype()}; megalite has {list(_DTYPES)}")
-                held[name] = Held(
+                held[name] = ForeignTensor(
                     file=file, shape=tuple(part.get_shape()), dtype=_DTYPES[part.get_dtype()], read=reader(name)
                 )
     except (SafetensorError, OSError) as error:
@@ -88,11 +88,12 @@ def _of_safetensors(file: Path) -> dict[str, Held]:
     return held
 
 
-def _of_pickle(file: Path) -> dict[str, Held]:
+def _of_pickle(file: Path) -> dict[str, ForeignTensor]:
     """A file of torch.save, read without unpickling."""
     content = read_torch_file(file)
     if not isinstance(content, dict) or not all(isinstance(value, StoredTensor) for value in content.values()):
         raise ValueError(f"{file} does not hold tensors by name")
     return {
-        name: Held(file=file, shape=value.shape, dtype=value.dtype, read=value.read) for name, value in content.items()
+        name: ForeignTensor(file=file, shape=value.shape, dtype=value.dtype, read=value.read)
+        for name, value in content.items()
     }

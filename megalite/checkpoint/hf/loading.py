@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from megalite.checkpoint.foreign import fill
 from megalite.checkpoint.hf.opening import OpenedFolder
-from megalite.checkpoint.load import load_strictly
+from megalite.checkpoint.load import load_strictly, shapes_of
+from megalite.checkpoint.strict import unfit
 from megalite.mesh import Group
 from megalite.shard import Shard
 
@@ -17,12 +18,7 @@ def load_folder(opened: OpenedFolder, shards: Sequence[Shard], world: Group) -> 
     rows = {row.ours: row for row in opened.rows}
 
     def check() -> list[str]:
-        missing = [f"missing: {shard.name}" for shard in shards if shard.name not in rows]
-        return missing + [
-            f"wrong shape: {shard.name} is {rows[shard.name].shape} there and {shard.global_shape} here"
-            for shard in shards
-            if shard.name in rows and rows[shard.name].shape != shard.global_shape
-        ]
+        return unfit(shapes_of(shards), {name: row.shape for name, row in rows.items()})
 
     def fill_all() -> None:
         for shard in shards:

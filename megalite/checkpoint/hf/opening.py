@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megalite.checkpoint.foreign import Held, check_tensors
+from megalite.checkpoint.foreign import ForeignTensor, check_tensors
 from megalite.checkpoint.hf.families import family_of
 from megalite.checkpoint.hf.family import Settings
 from megalite.checkpoint.hf.folder import ModelFolder
@@ -24,7 +24,7 @@ class OpenedFolder:
     carried: dict[str, Any]
     """Fields of config.json that do not concern our settings."""
     rows: Sequence[Row]
-    tensors: Mapping[str, Held]
+    tensors: Mapping[str, ForeignTensor]
     """Theirs, by their names."""
 
 
