@@ -1,0 +1,34 @@
+// Sums over the threads that share a row.
+#pragma once
+
+#include "megalite/port.h"
+
+namespace megalite {
+
+constexpr int kWarp = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int kMostWarps = 32;
+
+// The sum of each of N values over `width` neighbouring threads, known to all of them. width: a power of two up to 32,
+// or all threads of the block, in whole warps. Every thread of the block calls it; `scratch` is shared, kMostWarps x N.
+template <int N, typename T>
+ML_DEVICE void row_sum(T (&value)[N], int width, T* scratch) {
+  ML_UNROLL
+  for (int i = 0; i < N; ++i)
+    for (int step = (width < kWarp ? width : kWarp) / 2; step > 0; step /= 2)
+      value[i] += __shfl_xor_sync(kAllLanes, value[i], step);
+  if (width <= kWarp) return;
+  int warp = int(threadIdx.x) / kWarp, warps = width / kWarp;
+  if (int(threadIdx.x) % kWarp == 0)
+    ML_UNROLL
+    for (int i = 0; i < N; ++i) scratch[warp * N + i] = value[i];
+  __syncthreads();
+  ML_UNROLL
+  for (int i = 0; i < N; ++i) {
+    value[i] = 0;
+    for (int w = 0; w < warps; ++w) value[i] += scratch[w * N + i];
+  }
+  __syncthreads();  // before the next sum writes to scratch
+}
+
+}  // namespace megalite
