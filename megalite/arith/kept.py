@@ -81,7 +81,8 @@ def kept(size: ModelSize, how: Keeping, part: Part, regions: Sequence[int] = ())
     return Kept(
         after_forward=before + sum(last_activations(size, how, part).values()),
         in_backward=max(again, default=0),
-        to_weights=part.layers * sum(weight_activations(size, how).values()),
+        to_weights=part.layers * sum(weight_activations(size, how).values())
+        + sum(head_activations(size, how, part).values()),
     )
 
 
@@ -121,4 +122,16 @@ def weight_activations(size: ModelSize, how: Keeping) -> dict[str, int]:
         **{f"gradient of {name}": tokens * width * beta // t for name, width in widths.items()},
         **{f"input of {name}": tokens * width * beta // t for name, width in entered.items()},
         **{f"gradient of {name}": tokens * size.hidden_size * beta for name in entered},
+    }
+
+
+def head_activations(size: ModelSize, how: Keeping, part: Part) -> dict[str, int]:
+    """The same of the head. Its gradient is large, but the last stage has the fewest micro-batches in flight."""
+    if not part.loss:
+        return {}
+    t, beta, tokens = how.tensor_parallel_size, how.param_bytes, size.seq_length * how.micro_batch_size
+    rows = tokens // t if how.sequence_parallel else tokens
+    return {
+        "input of the head": rows * size.hidden_size * beta,
+        "gradient of the logits": tokens * size.vocab_size * beta // t,
     }

@@ -98,14 +98,13 @@ class VocabParallelHead(nn.Module):
         *,
         tied: nn.Parameter | None,
         init: Init,
+        weight_grads: WeightGrads,
         layout: TensorParallel,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         super().__init__()
-        self.layout, self.shard = layout, shard
-        # Never kept for later: what it would hold, the gradient of all logits, is too large.
-        self.weight_grads = WeightGrads()
+        self.layout, self.shard, self.weight_grads = layout, shard, weight_grads
         if tied is None:
             self.weight = shard.parameter(hidden, dtype=dtype, device=device)
             self.shard_specs = {"weight": shard.spec(hidden, init)}

@@ -14,6 +14,7 @@ from megalite.mesh import ParallelMesh
 from megalite.model.dropout import HiddenDropout
 from megalite.model.embedding import Continued, Embedding
 from megalite.model.gpt import GPT
+from megalite.ops.registry import Kernels
 from megalite.schedule.partition import Stage
 from megalite.tensor_parallel.embedding import VocabParallelEmbedding, VocabParallelHead, VocabShard
 from megalite.tensor_parallel.layout import SequenceParallel, TensorParallel
@@ -29,6 +30,7 @@ def build_stages(
     vocab_size: int,
     sequence_parallel: bool,
     mesh: ParallelMesh,
+    kernels: Kernels,
     dtype: torch.dtype,
 ) -> dict[int, GPT]:
     """The stages that `placement` puts on this rank, by their numbers."""
@@ -45,7 +47,16 @@ def build_stages(
     built = {}
     for stage in (stage for stage in stages if placement[stage.number] == mesh.pp.rank):
         weight_grads = WeightGrads()
-        parts = Parts(m, memory, size, layout=layout, weight_grads=weight_grads, dtype=dtype, device=mesh.device)
+        parts = Parts(
+            m,
+            memory,
+            size,
+            layout=layout,
+            weight_grads=weight_grads,
+            kernels=kernels,
+            dtype=dtype,
+            device=mesh.device,
+        )
         layers = {number: parts.layer(number) for number in stage.layers}
         matrix = parts.init(vocab_size, m.hidden_size, std=std)
         if stage.embedding or (stage.loss and size.tied_embeddings and word is None):
@@ -67,6 +78,7 @@ def build_stages(
                 m.hidden_size,
                 tied=word.weight if word is not None and size.tied_embeddings else None,
                 init=matrix,
+                weight_grads=weight_grads,
                 **parts.common,
             )
             if stage.loss

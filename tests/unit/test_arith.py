@@ -8,7 +8,7 @@ import pytest
 
 from megalite.arith.buckets import length, place, rooms, shared
 from megalite.arith.flops import model_flops
-from megalite.arith.kept import Kept, first_activations, kept, weight_activations
+from megalite.arith.kept import Kept, first_activations, head_activations, kept, weight_activations
 from megalite.arith.memory import Keeping, layer_activations, region_activations, state_bytes
 from megalite.arith.parameters import count_parameters, weights
 from megalite.arith.part import Part, whole
@@ -153,9 +153,9 @@ def test_a_stage_keeps_its_layers_and_its_ends():
     size, part = gpt(4, 64, 4, 32, 100), whole(gpt(4, 64, 4, 32, 100))
     layer, region = (sum(terms(size, HOW).values()) for terms in (layer_activations, region_activations))
     ends = kept(size, HOW, replace(part, layers=0)).after_forward
-    assert kept(size, HOW, part) == Kept(
-        after_forward=4 * layer + ends, to_weights=4 * sum(weight_activations(size, HOW).values())
-    )
+    waiting, head = (sum(found.values()) for found in (weight_activations(size, HOW), head_activations(size, HOW, part)))
+    assert kept(size, HOW, part) == Kept(after_forward=4 * layer + ends, to_weights=4 * waiting + head)
+    assert head == 2 * 32 * 2 * (64 + 100 // 2) and not head_activations(size, HOW, replace(part, loss=False))
     found = kept(size, HOW, part, [2, 1])
     assert found.after_forward == layer + 2 * region + ends
     first = sum(first_activations(size, HOW, part).values())
