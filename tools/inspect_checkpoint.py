@@ -10,7 +10,7 @@ from pathlib import Path
 
 from megalite.checkpoint.format import Index, read_index
 from megalite.checkpoint.inspection import changed_facts, changed_values, size_of, tensors, tree
-from megalite.checkpoint.load import check_hashes
+from megalite.checkpoint.load import check_checksums
 from megalite.checkpoint.place import find
 
 
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
             listing(directory, index, options)
         else:
             compare(directory, index, find(options.compare, options.compare_step), norms=options.norms)
-        damage = check_hashes(directory, index, sorted(index.files)) if options.verify_integrity else []
+        damage = check_checksums(directory, index, sorted(index.files)) if options.verify_integrity else []
     except (ValueError, OSError) as error:
         print(f"inspect_checkpoint: {error}", file=sys.stderr)
         return 1
@@ -55,7 +55,7 @@ def listing(directory: Path, index: Index, options: argparse.Namespace) -> None:
     total = sum(map(size_of, index.tensors.values()))
     print(f"\n{len(index.files)} files, tensors of {total:,} B in all")
     for name, record in sorted(index.files.items()):
-        print(f"  {record.bytes:>14,} B  {record.sha256[:16]}  {name}")
+        print(f"  {record.bytes:>14,} B  {record.checksum[:24]}  {name}")
     print(f"\nscalars\n{json.dumps(index.scalars, indent=2)}\n")
 
 

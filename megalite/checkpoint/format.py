@@ -1,10 +1,11 @@
-"""The index of a checkpoint, which says where each tensor lies: boxes, in files of known size and hash; and scalars."""
+"""The index of a checkpoint: where each tensor lies, box by box; the files with size and checksum; and scalars."""
 
 import json
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from megalite.checkpoint.checksum import digest
 from megalite.checkpoint.place import INDEX, CheckpointMissing, listing
 from megalite.checkpoint.tensor_file import CODES, FileRecord
 from megalite.shard import Box
@@ -56,7 +57,7 @@ def encode_index(index: Index) -> bytes:
         }
         for name, record in index.tensors.items()
     }
-    files = {name: {"bytes": record.bytes, "sha256": record.sha256} for name, record in index.files.items()}
+    files = {name: {"bytes": record.bytes, "checksum": record.checksum} for name, record in index.files.items()}
     content = {"format": FORMAT, "scalars": index.scalars, "files": files, "tensors": tensors}
     return (json.dumps(content, indent=1) + "\n").encode()
 
@@ -75,7 +76,7 @@ def read_index(directory: Path) -> Index:
             raise ValueError(f"its format is {content['format']}, and this megalite reads {FORMAT}")
         index = Index(
             tensors={name: _tensor_record(name, raw) for name, raw in content["tensors"].items()},
-            files={_inside(name): FileRecord(**raw) for name, raw in content["files"].items()},
+            files={_inside(name): _file_record(raw) for name, raw in content["files"].items()},
             scalars=content["scalars"],
         )
         unlisted = {p.file for t in index.tensors.values() for p in t.pieces} - set(index.files)
@@ -84,6 +85,12 @@ def read_index(directory: Path) -> Index:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged or is not a megalite index: {error}") from error
     return index
+
+
+def _file_record(raw: dict[str, Any]) -> FileRecord:
+    checksum = raw["checksum"] if "checksum" in raw else f"sha256:{raw['sha256']}"  # as it was written before
+    digest(checksum.partition(":")[0])
+    return FileRecord(bytes=raw["bytes"], checksum=checksum)
 
 
 def _tensor_record(name: str, raw: dict[str, Any]) -> TensorRecord:

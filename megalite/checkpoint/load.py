@@ -10,16 +10,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from megalite.checkpoint import checksum
 from megalite.checkpoint.boxes import describe, intersect, slices, uncovered
 from megalite.checkpoint.format import DTYPES, Index, Piece, TensorRecord, is_optimizer, read_index
 from megalite.checkpoint.on_all_ranks import on_all_ranks
 from megalite.checkpoint.strict import listed, unexpected, unfit
-from megalite.checkpoint.tensor_file import Entry, hash_file
+from megalite.checkpoint.tensor_file import Entry
 from megalite.checkpoint.tensor_reader import TensorReader
 from megalite.mesh import Group
 from megalite.shard import Box, Shard
 
-_AT_ONCE = 4  # pieces that are read, or files that are hashed
+_AT_ONCE = 4  # pieces, or whole files, that are read
 
 
 def load(
@@ -28,13 +29,13 @@ def load(
     """Fill every shard's tensor, in place and in its own dtype, from a checkpoint folder (see `place.find`).
 
     Every rank calls this with its own shards, cut in any way. Raises ValueError on every rank as `load_strictly` does,
-    and where boxes lie in no file. `verify` checks the hashes of all files first, shared out among the ranks. `index`
-    spares reading it again.
+    and where boxes lie in no file. `verify` checks all files against their checksums first, shared out among the ranks.
+    `index` spares reading it again.
     """
     known = read_index(directory) if index is None else index
 
     def check() -> list[str]:
-        damaged = check_hashes(directory, known, sorted(known.files)[world.rank :: world.size]) if verify else []
+        damaged = check_checksums(directory, known, sorted(known.files)[world.rank :: world.size]) if verify else []
         return [*_check(directory, known, shards), *damaged]
 
     load_strictly(
@@ -115,13 +116,13 @@ def _check_sizes(directory: Path, index: Index, files: Iterable[str]) -> list[st
     return problems
 
 
-def check_hashes(directory: Path, index: Index, files: Iterable[str]) -> list[str]:
+def check_checksums(directory: Path, index: Index, files: Iterable[str]) -> list[str]:
     """What is wrong with the content of these files, of which some are read at once."""
 
     def check(name: str) -> list[str]:
         problems = _check_sizes(directory, index, [name])
-        if not problems and hash_file(directory / name) != index.files[name].sha256:
-            problems.append(f"damaged file: {name} is not the file that was saved: its SHA-256 differs")
+        if not problems and not checksum.is_of(directory / name, index.files[name].checksum):
+            problems.append(f"damaged file: {name} is not the file that was saved: its checksum differs")
         return problems
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:

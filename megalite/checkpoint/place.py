@@ -1,7 +1,7 @@
 """Where checkpoints lie: names of folders and files, and which one a folder stands for.
 
     SAVE/latest_checkpointed_iteration.txt     an iteration, or `release`
-    SAVE/iter_0000123/index.json               tensors -> boxes -> files; file sizes and hashes; scalars
+    SAVE/iter_0000123/index.json               tensors -> boxes -> files; file sizes and checksums; scalars
     SAVE/iter_0000123/model-00000.safetensors  what rank 0 wrote of the model
     SAVE/iter_0000123/optimizer-00000.safetensors
     SAVE/iter_0000123/config.toml, tokenizer/  whatever else came along

@@ -244,7 +244,7 @@ def _check_whole(everything: Sequence[Held]) -> None:
 
 
 def _write(folder: Path, mine: Mapping[Held, Part], plan: Mapping[Held, Piece]) -> dict[str, FileRecord]:
-    """Write this rank's files; their sizes and hashes."""
+    """Write this rank's files; their sizes and checksums."""
     by_file: dict[str, list[tuple[Entry, Part]]] = {}
     for held, piece in plan.items():
         part = mine[held]

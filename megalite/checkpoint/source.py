@@ -27,7 +27,7 @@ class Source:
     """Its tensors, as we call them."""
     tokenizer: Path
     """The folder in which the files lie that `scalars["tokenizer"]` names."""
-    has_hashes: bool
+    has_checksums: bool
     load: Callable[[Sequence[Shard], Group], None]
     """Fills the shards of all ranks, each calling it with its own; see `load_strictly`."""
 
@@ -42,7 +42,7 @@ def find_source(root: Path, step: int | None = None) -> Path:
 
 
 def open_source(directory: Path, *, verify: bool = False) -> Source:
-    """What `find_source` found. `verify` has the hashes checked, before loading, of files that have any.
+    """What `find_source` found. `verify` has the checksums checked, before loading, of files that have any.
 
     Raises ValueError where it is damaged, or has what we cannot express.
     """
@@ -53,7 +53,7 @@ def open_source(directory: Path, *, verify: bool = False) -> Source:
             scalars=index.scalars,
             names=index.tensors,
             tokenizer=directory / "tokenizer",
-            has_hashes=True,
+            has_checksums=True,
             load=partial(load, directory, verify=verify, index=index),
         )
     opened = open_folder(directory)
@@ -67,6 +67,6 @@ def open_source(directory: Path, *, verify: bool = False) -> Source:
         scalars=scalars,
         names=[row.ours for row in opened.rows],
         tokenizer=directory,
-        has_hashes=False,
+        has_checksums=False,
         load=partial(load_folder, opened),
     )

@@ -4,7 +4,6 @@ The format (https://github.com/huggingface/safetensors): the header's length in 
 shape and offsets of each tensor, then the data without holes.
 """
 
-import hashlib
 import json
 import os
 from collections import deque
@@ -16,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from megalite.checkpoint.checksum import Digest, checksum, digest
 from megalite.checkpoint.disk import begin_flush
 
 CODES = {
@@ -34,7 +34,7 @@ CODES = {
 
 _BATCH = 1 << 24  # bytes that are written at once
 _MOST = 1000  # buffers that the system takes at once
-_BEHIND = 8  # batches by which hashing may be late
+_BEHIND = 8  # batches by which checksums may be late
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,34 +55,34 @@ class FileRecord:
     """What a file must be to be the one that was written."""
 
     bytes: int
-    sha256: str
+    checksum: str
 
 
 def write_tensors(path: Path, slots: Sequence[Entry], tensors: Iterable[Tensor]) -> FileRecord:
     """Write the tensors, one for each slot and in their order, and wait until they are on the disk.
 
     Slots of wider dtypes should come first: then every tensor is aligned. Tensors may lie on any device and in any
-    memory order; one that is not contiguous on the CPU is copied when its turn comes. Hashes are computed by a thread
-    beside the writing, which holds a few batches of tensors at most.
+    memory order; one that is not contiguous on the CPU is copied when its turn comes. The checksum is computed by a
+    thread beside the writing, which holds a few batches of tensors at most.
     """
-    digest, size, hashing = hashlib.sha256(), 0, deque[Future[None]]()
-    with open(path, "wb", buffering=0) as file, ThreadPoolExecutor(1) as hasher:
+    seen, size, summing = digest(), 0, deque[Future[None]]()
+    with open(path, "wb", buffering=0) as file, ThreadPoolExecutor(1) as beside:
         for batch in _batches(_blocks(slots, tensors)):
-            hashing.append(hasher.submit(_hash, digest, batch))
+            summing.append(beside.submit(_take_in, seen, batch))
             written = _write(file.fileno(), batch)
             begin_flush(file.fileno(), size, written)
             size += written
-            while len(hashing) > _BEHIND:
-                hashing.popleft().result()
+            while len(summing) > _BEHIND:
+                summing.popleft().result()
         os.fsync(file.fileno())
-    for one in hashing:
+    for one in summing:
         one.result()
-    return FileRecord(bytes=size, sha256=digest.hexdigest())
+    return FileRecord(bytes=size, checksum=checksum(seen))
 
 
-def _hash(digest: "hashlib._Hash", batch: Sequence[memoryview]) -> None:
+def _take_in(seen: Digest, batch: Sequence[memoryview]) -> None:
     for data in batch:
-        digest.update(data)
+        seen.update(data)
 
 
 def _write(handle: int, batch: Sequence[memoryview]) -> int:
@@ -136,10 +136,6 @@ def _blocks(slots: Sequence[Entry], tensors: Iterable[Tensor]) -> Iterator[memor
 
 def record_bytes(data: bytes) -> FileRecord:
     """The record of a file with this content."""
-    return FileRecord(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-
-
-def hash_file(path: Path) -> str:
-    """The SHA-256 of a file, in hex."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    seen = digest()
+    seen.update(memoryview(data))
+    return FileRecord(bytes=len(data), checksum=checksum(seen))

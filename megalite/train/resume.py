@@ -62,8 +62,8 @@ def load_checkpoint(engine: Engine, config: Config, beginning: Beginning) -> Res
     goes_on = not weights_alone and "consumed_train_samples" in scalars
     notes = [beginning.note]
     if settings.verify_integrity:
-        whole, unknown = "all files are as they were saved", "a folder of Hugging Face carries no hashes to check"
-        notes.append(f"--verify-integrity: {whole if source.has_hashes else unknown}")
+        whole, unknown = "all files are as they were saved", "a folder of Hugging Face carries no checksums"
+        notes.append(f"--verify-integrity: {whole if source.has_checksums else unknown}")
     if goes_on and not config.train.skip_train:
         if config.train.train_iters is not None:
             _check_batches(engine, scalars, directory)

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from megalite.checkpoint.format import read_index
-from megalite.checkpoint.load import check_hashes
+from megalite.checkpoint.load import check_checksums
 from megalite.checkpoint.place import TRACKER, find
 from megalite.grid import Grid
 from megalite.mesh import build_mesh
@@ -107,14 +107,14 @@ class Job:
 
 
 def check_named(root: Path, *, deeply: bool) -> int:
-    """What the tracker names is whole: its files are there in their sizes, `deeply`: with their hashes. Its iteration;
-    0 if nothing was ever named."""
+    """What the tracker names is whole: its files have their sizes and, `deeply`, their checksums. Its iteration; 0 if
+    nothing was ever named."""
     if not (root / TRACKER).is_file():
         return 0
     directory = find(root)
     index = read_index(directory)
     if deeply:
-        assert check_hashes(directory, index, index.files) == []
+        assert check_checksums(directory, index, index.files) == []
     for name, record in index.files.items():
         assert (directory / name).stat().st_size == record.bytes, f"{directory} is named and {name} is not whole"
     return index.scalars["iteration"]

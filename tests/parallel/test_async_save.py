@@ -41,15 +41,15 @@ def train(mesh: ParallelMesh, argv: list[str]) -> tuple[int, str]:
 
 
 def saved(pool: Pool, layout: str, root: Path, *flags: str) -> tuple[list[dict[str, str]], str]:
-    """The hashes of the files of each checkpoint, and what rank 0 says."""
+    """The checksums of the files of each checkpoint, and what rank 0 says."""
     words = [RUN, LAYOUTS[layout].flags, "--save", str(root), "--save-interval 2", *flags]
     argv = [part for word in words for part in word.split()]
     ranks = pool.run(LAYOUTS[layout].grid, train, argv)
     assert all(status == 0 for status, _ in ranks), ranks
     folders = sorted(root.glob("iter_*"))
     assert find(root) == folders[-1] and not list(root.glob(".*"))
-    hashes = [{name: file.sha256 for name, file in read_index(folder).files.items()} for folder in folders]
-    return [{name: sha for name, sha in of.items() if name.endswith(".safetensors")} for of in hashes], ranks[0][1]
+    sums = [{name: file.checksum for name, file in read_index(folder).files.items()} for folder in folders]
+    return [{name: its for name, its in of.items() if name.endswith(".safetensors")} for of in sums], ranks[0][1]
 
 
 @pytest.mark.parametrize("layout", ["dp2-sharded", "pp4", soak("tp2-sp"), soak("pp2-dp2"), soak("one")])

@@ -212,6 +212,10 @@ def _other_dtype(content: dict[str, Any]) -> None:
     content["tensors"]["embedding.word.weight"]["dtype"] = "float64"
 
 
+def _other_checksum(content: dict[str, Any]) -> None:
+    content["files"][MODEL]["checksum"] = "md5:00"
+
+
 def _lie_about_header(folder: Path) -> None:
     path = folder / "model-00000.safetensors"
     data = path.read_bytes()
@@ -225,6 +229,7 @@ DAMAGE: list[tuple[str, Callable[[Path], object], str, bool]] = [
     ("cut index", lambda d: (d / INDEX).write_text((d / INDEX).read_text()[:99]), "index.json is damaged", False),
     ("nested index", lambda d: (d / INDEX).write_text("[" * 100_000), "index.json is damaged", False),
     ("other format", lambda d: _rewrite_index(d, lambda c: c.update(format=9)), "its format is 9", False),
+    ("other checksum", lambda d: _rewrite_index(d, _other_checksum), "checksums are crc32 or sha256, not 'md5'", False),
     ("leads outside", lambda d: _rewrite_index(d, _lead_outside), "leads out of the folder", False),
     ("no file", lambda d: (d / MODEL).unlink(), f"missing file: {MODEL}", False),
     ("cut file", lambda d: os.truncate(d / MODEL, 300), f"damaged file: {MODEL} has 300 bytes", False),

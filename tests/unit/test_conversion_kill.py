@@ -21,7 +21,7 @@ from torch import Tensor
 from megalite.checkpoint.format import read_index
 from megalite.checkpoint.hf.exporting import export_folder
 from megalite.checkpoint.hf.importing import import_folder
-from megalite.checkpoint.load import check_hashes
+from megalite.checkpoint.load import check_checksums
 from megalite.checkpoint.place import find
 from tests.families import make
 from tests.parallel.harness import soak
@@ -80,14 +80,14 @@ def test_an_import_is_whole_or_not_there(
             assert not over  # the older one never goes out of sight
             unseen += 1
         else:
-            assert not check_hashes(checkpoint, read_index(checkpoint), read_index(checkpoint).files)
+            assert not check_checksums(checkpoint, read_index(checkpoint), read_index(checkpoint).files)
         for half in left.glob("ours/.*.saving"):
             if half.is_dir() and not (half / "index.json").is_file():
                 with pytest.raises(ValueError, match=r"is not a complete checkpoint|there is no checkpoint"):
                     export_folder(find(half), left / "hf")
         if number % AGAIN == 0:
             again = import_folder(source / "hf", left / "ours").directory
-            assert not check_hashes(again, read_index(again), read_index(again).files)
+            assert not check_checksums(again, read_index(again), read_index(again).files)
     assert over or unseen > 5
 
 
@@ -121,7 +121,7 @@ def test_an_export_is_whole_or_not_there(
 
 def check_import(root: Path) -> None:
     checkpoint = find(root)
-    assert not check_hashes(checkpoint, read_index(checkpoint), read_index(checkpoint).files)
+    assert not check_checksums(checkpoint, read_index(checkpoint), read_index(checkpoint).files)
 
 
 @pytest.mark.parametrize("kills", [4, soak(60)])

@@ -1,5 +1,8 @@
 """What inspect_checkpoint says of a checkpoint that is known in every number."""
 
+import hashlib
+import json
+import zlib
 from pathlib import Path
 
 import pytest
@@ -71,11 +74,18 @@ def test_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found[2:] == ["No scalar differs.", "No value of a tensor of both differs."]
 
 
-def test_hashes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("earlier", [False, True])
+def test_checksums(tmp_path: Path, capsys: pytest.CaptureFixture[str], earlier: bool) -> None:
+    """Those of now, and the SHA-256 of checkpoints from before."""
     saved(tmp_path, 3)
-    assert "All 2 files are as they were saved." in said(capsys, tmp_path, "--verify-integrity")
     file = tmp_path / "iter_0000003" / "model-00000.safetensors"
     data = bytearray(file.read_bytes())
+    if earlier:
+        index = json.loads((file.parent / "index.json").read_text())
+        assert index["files"][file.name].pop("checksum") == f"crc32:{zlib.crc32(data):08x}"
+        index["files"][file.name]["sha256"] = hashlib.sha256(data).hexdigest()
+        (file.parent / "index.json").write_text(json.dumps(index))
+    assert "All 2 files are as they were saved." in said(capsys, tmp_path, "--verify-integrity")
     data[-1] ^= 1
     file.write_bytes(data)
     assert main([str(tmp_path), "--verify-integrity"]) == 1
