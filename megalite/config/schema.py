@@ -285,7 +285,7 @@ class Checkpoint:
     exit_on_missing_checkpoint: bool = False
     """Stop where --load holds no checkpoint, even if it is that of --save."""
     verify_integrity: bool = False
-    """Before loading, check the hashes of all files."""
+    """Before loading, check the checksums of all files."""
     allow_other_data: bool = False
     """Go on from --load with other data than the checkpoint's, or in another order: some come again, or never."""
 
