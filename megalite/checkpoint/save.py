@@ -29,7 +29,7 @@ from megalite.checkpoint.on_all_ranks import on_all_ranks
 from megalite.checkpoint.place import INDEX, RELEASE, TRACKER, folder_name
 from megalite.checkpoint.retention import Retention
 from megalite.checkpoint.tensor_file import Entry, FileRecord, record_bytes, write_tensors
-from megalite.comm.collectives import all_gather_object
+from megalite.comm.collectives import PeerLost, all_gather_object
 from megalite.mesh import Group
 from megalite.shard import Box, Shard
 
@@ -195,6 +195,9 @@ def write_planned(
             for folder in begun:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
+        except PeerLost as lost:
+            late = "A rank is lost, or was later than another by more than --distributed-timeout-minutes"
+            raise PeerLost(f"the save of {final} was not completed. {late}: {lost}") from lost
         seconds = time.perf_counter() - started
         if retention is not None and world.rank == 0:
             assert iteration is not None

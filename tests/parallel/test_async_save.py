@@ -2,18 +2,22 @@
 
 import re
 import time
+from datetime import timedelta
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
 from megalite.checkpoint import save
+from megalite.checkpoint.background import Background
 from megalite.checkpoint.format import read_index
 from megalite.checkpoint.place import find
-from megalite.mesh import ParallelMesh
+from megalite.grid import Grid
+from megalite.mesh import ParallelMesh, on_host
 from megalite.train import loop
 from tests.cases.harness import LAYOUTS, in_pool
 from tests.parallel.harness import soak
+from tests.parallel.test_checkpoint import shards_of
 from tests.parallel.test_kills import MODEL
 from tests.pool import Pool
 
@@ -59,6 +63,30 @@ def test_the_same_is_saved(pool: Pool, tmp_path: Path, layout: str) -> None:
     assert at_once == beside and len(beside) == 4
     waits = [float(number) for number in re.findall(r"of which training waited ([\d.]+) s", said)]
     assert len(waits) == 4
+
+
+def fall_behind(mesh: ParallelMesh, root: Path) -> str:
+    """A save in which one rank comes a second later than the others wait for it."""
+    write = save._write
+
+    def late(*content):  # type: ignore[no-untyped-def]
+        time.sleep(1.5 * mesh.rank)
+        return write(*content)
+
+    background = Background(on_host(mesh.world, name="saving", timeout=timedelta(seconds=0.5)), mesh.device)
+    with patch.object(save, "_write", late):
+        try:
+            background.save(root, 1, shards_of(mesh, filled=True), {}, {}, None).result()
+        except ConnectionError as error:
+            return str(error)
+    return "saved"
+
+
+def test_a_rank_that_falls_behind_in_a_save_is_told(pool: Pool, tmp_path: Path) -> None:
+    for said in pool.run(Grid(sizes={"dp": 2}), fall_behind, tmp_path):
+        assert "iter_0000001 was not completed. A rank is lost, or" in said
+        assert "later than another by more than --distributed-timeout-minutes: a communication of group saving" in said
+    assert not list(tmp_path.glob("iter_*"))
 
 
 @pytest.mark.parametrize("flags", ["--exit-interval 5", soak("--exit-duration-in-mins 0")])
