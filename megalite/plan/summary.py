@@ -14,6 +14,7 @@ from megalite.config.show import differences
 from megalite.config.size import ModelSize, model_size
 from megalite.grid import grid_of
 from megalite.plan.rank import RankPlan, rank_plans
+from megalite.plan.saving import copied_for_saving
 from megalite.schedule.action import Program, text
 from megalite.schedule.check import simulate
 from megalite.schedule.draw import Picture, draw_text
@@ -46,7 +47,7 @@ def summary(config: Config, origins: dict[str, str], world_size: int) -> str:
         **({"stages": describe(stages, _placement(derived.pipeline))} if len(stages) > 1 else {}),
         "batch": _batch(config, derived, size),
         f"model ({known})": _model(size, plans),
-        "memory of one rank": _memory(plans, config.offload),
+        "memory of one rank": [*_memory(plans, config.offload), *_copy(plans, config, derived)],
         "communication of one rank and step": [*_traffic(plans), *_hidden(config)],
         f"schedule of a step ({derived.pipeline.schedule})": _schedule(derived, programs),
     }
@@ -133,6 +134,14 @@ def _memory(plans: Sequence[RankPlan], offload: Offload) -> list[str]:
         for plan in plans
     ]
     return [f"most on pipeline rank {plans.index(most)}:", *("  " + line for line in lines), *_of_ranks(each)]
+
+
+def _copy(plans: Sequence[RankPlan], config: Config, derived: Derived) -> list[str]:
+    """What a save beside training writes from."""
+    if not (config.checkpoint.save and config.checkpoint.async_save):
+        return []
+    most = max(copied_for_saving(plan, config, derived) for plan in plans)
+    return [f"on the host, for --async-save: a copy of {_bytes(most)}"]
 
 
 def _hidden(config: Config) -> list[str]:

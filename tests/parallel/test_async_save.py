@@ -7,15 +7,22 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+import torch
 
 from megalite.checkpoint import save
 from megalite.checkpoint.background import Background
 from megalite.checkpoint.format import read_index
 from megalite.checkpoint.place import find
+from megalite.checkpoint.save import assign, parts_of
+from megalite.comm.collectives import all_gather_object
+from megalite.config.derive import derive
+from megalite.config.schema import Config
 from megalite.grid import Grid
 from megalite.mesh import ParallelMesh, on_host
+from megalite.plan.saving import copied_for_saving
 from megalite.train import loop
 from tests.cases.harness import LAYOUTS, in_pool
+from tests.parallel import harness
 from tests.parallel.harness import soak
 from tests.parallel.test_checkpoint import shards_of
 from tests.parallel.test_kills import MODEL
@@ -63,6 +70,30 @@ def test_the_same_is_saved(pool: Pool, tmp_path: Path, layout: str) -> None:
     assert at_once == beside and len(beside) == 4
     waits = [float(number) for number in re.findall(r"of which training waited ([\d.]+) s", said)]
     assert len(waits) == 4
+
+
+def copied(mesh: ParallelMesh, settings: Config) -> tuple[int, int]:
+    """Bytes of the copy that the plan tells, and of the boxes that this rank writes."""
+    engine = harness.make(mesh, settings, torch.bfloat16 if settings.train.bf16 else torch.float32)
+    parts = parts_of([*engine.buffer.shards(), *engine.optimizer.shards()])
+    mine = assign(all_gather_object([part.held for part in parts], mesh.world))[mesh.rank]
+    told = copied_for_saving(harness.plan_of(settings, mesh), settings, derive(settings, mesh.world.size))
+    return told, sum(held.nbytes for held in mine)
+
+
+@pytest.mark.parametrize(
+    ("layout", "bf16"),
+    [
+        ({"dp": 2, "tp": 2}, False),
+        ({"dp": 2, "sharded": 1}, True),
+        ({"pp": 2, "offload": "cpu"}, True),
+        soak({"dp": 4, "sharded": 1}, False),
+    ],
+)
+def test_the_plan_tells_the_copy(pool: Pool, layout: harness.Layout, bf16: bool) -> None:
+    """But for padding, and for how evenly boxes can be dealt out."""
+    for told, held in pool.run(harness.grid(layout), copied, harness.config("gpt2", layout, bf16=bf16)):
+        assert told == pytest.approx(held, rel=0.1)
 
 
 def fall_behind(mesh: ParallelMesh, root: Path) -> str:
