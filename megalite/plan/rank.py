@@ -19,16 +19,16 @@ from megalite.arith.traffic import (
     tensor_parallel_traffic,
     whole_matrix_traffic,
 )
-from megalite.config.derive import Derived
+from megalite.config.derive import Derived, padded_vocab_size
 from megalite.config.memory import recomputed_modules, recomputed_regions
 from megalite.config.schema import Config
-from megalite.config.size import ModelSize
+from megalite.config.size import ModelSize, model_size
 from megalite.plan.activations import keeping, most_at_once, most_between, most_saved
 from megalite.plan.buffer import BufferPlan
 from megalite.schedule.action import Program
 from megalite.schedule.check import peak_kept
-from megalite.schedule.partition import Stage
-from megalite.schedule.schedules import placement
+from megalite.schedule.partition import Stage, partition
+from megalite.schedule.schedules import placement, schedule_of
 
 Groups = dict[str, dict[str, Sent]]
 """By group: each collective."""
@@ -64,17 +64,15 @@ class RankPlan:
         return self.states.total + self.lent + self.activations
 
 
-def rank_plans(
-    config: Config,
-    derived: Derived,
-    size: ModelSize,
-    stages: Sequence[Stage],
-    programs: Sequence[Program],
-    *,
-    replica: int = 0,
-) -> list[RankPlan]:
-    """The plan of each pipeline rank of one replica. `size` has the padded vocabulary, `programs` are for a step."""
-    pipeline = derived.pipeline
+def rank_plans(config: Config, derived: Derived, vocab_size: int, *, replica: int = 0) -> list[RankPlan]:
+    """The plan of each pipeline rank of one replica, for one step."""
+    pipeline, tp = derived.pipeline, config.parallel.tensor_model_parallel_size
+    padded = padded_vocab_size(
+        vocab_size, divisible_by=config.model.make_vocab_size_divisible_by, tensor_parallel_size=tp
+    )
+    size = model_size(config.model, vocab_size=padded)
+    stages = partition(config.model, config.parallel, vocab_size=vocab_size)
+    programs = schedule_of(pipeline, derived.num_micro_batches)
     place = placement(pipeline.schedule, pipeline.num_ranks, pipeline.num_chunks)
     held = [[stage for stage in stages if place[stage.number] == rank] for rank in range(len(programs))]
     return [

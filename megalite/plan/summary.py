@@ -6,7 +6,7 @@ from operator import itemgetter
 
 from megalite.arith.flops import model_flops
 from megalite.arith.parameters import count_parameters
-from megalite.config.derive import Derived, derive, padded_vocab_size
+from megalite.config.derive import Derived, derive
 from megalite.config.offload import Offload
 from megalite.config.pipeline import Pipeline
 from megalite.config.schema import Config
@@ -19,7 +19,7 @@ from megalite.schedule.action import Program, text
 from megalite.schedule.check import simulate
 from megalite.schedule.draw import Picture, draw_text
 from megalite.schedule.partition import describe, partition
-from megalite.schedule.schedules import make_schedule, placement
+from megalite.schedule.schedules import placement, schedule_of
 
 _COLUMNS = 110
 """Of a picture in a terminal."""
@@ -30,17 +30,12 @@ def summary(config: Config, origins: dict[str, str], world_size: int) -> str:
     derived = derive(config, world_size)
     vocab = config.tokenizer.vocab_size if config.tokenizer.tokenizer_type == "NullTokenizer" else None
     size = model_size(config.model, vocab_size=vocab or 0)
-    padded = padded_vocab_size(
-        size.vocab_size,
-        divisible_by=config.model.make_vocab_size_divisible_by,
-        tensor_parallel_size=config.parallel.tensor_model_parallel_size,
-    )
     known = (
         f"vocabulary {vocab:,}" if vocab else "without embeddings: the vocabulary is known once the tokenizer is read"
     )
     stages = partition(config.model, config.parallel, vocab_size=size.vocab_size)
-    programs = _programs(derived.pipeline, derived.num_micro_batches)
-    plans = rank_plans(config, derived, model_size(config.model, vocab_size=padded), stages, programs)
+    programs = schedule_of(derived.pipeline, derived.num_micro_batches)
+    plans = rank_plans(config, derived, size.vocab_size)
     sections = {
         "settings that are not defaults": differences(config, origins),
         "layout": _layout(config, world_size),
@@ -64,21 +59,11 @@ def _placement(pipeline: Pipeline) -> tuple[int, ...]:
     return placement(pipeline.schedule, pipeline.num_ranks, pipeline.num_chunks)
 
 
-def _programs(pipeline: Pipeline, num_micro_batches: int) -> list[Program]:
-    return make_schedule(
-        pipeline.schedule,
-        num_ranks=pipeline.num_ranks,
-        num_micro_batches=num_micro_batches,
-        num_chunks=pipeline.num_chunks,
-        group_size=pipeline.group_size,
-    )
-
-
 def _schedule(derived: Derived, programs: Sequence[Program]) -> list[str]:
     """A single rank's program, or a picture of all; of many micro-batches the first, which show how it goes."""
     pipeline, count = derived.pipeline, derived.num_micro_batches
     most = max(8, 2 * pipeline.num_ranks)
-    shown = programs if count <= most else _programs(pipeline, most)
+    shown = programs if count <= most else schedule_of(pipeline, most)
     in_all = [f"... {count} micro-batches in all"] * (count > most)
     if len(programs) == 1:
         return [*map(text, shown), *in_all]

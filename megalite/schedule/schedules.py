@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from megalite.config.pipeline import Pipeline
 from megalite.schedule.action import Action, Op, Program
 
 
@@ -138,6 +139,17 @@ def make_schedule(
             num_chunks=num_chunks,
             group_size=num_ranks if group_size is None else group_size,
         )
+    )
+
+
+def schedule_of(asked: Pipeline, num_micro_batches: int) -> list[Program]:
+    """The program of each rank of the pipeline that settings ask for."""
+    return make_schedule(
+        asked.schedule,
+        num_ranks=asked.num_ranks,
+        num_micro_batches=num_micro_batches,
+        num_chunks=asked.num_chunks,
+        group_size=asked.group_size,
     )
 
 

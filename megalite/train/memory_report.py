@@ -11,15 +11,12 @@ from torch import Tensor
 from megalite.comm.collectives import all_gather_object
 from megalite.config.derive import Derived, padded_vocab_size
 from megalite.config.schema import Config
-from megalite.config.size import model_size
 from megalite.device import peak_memory
 from megalite.observe.memory import SavedTensors, memory_of, peak_resident_bytes
 from megalite.observe.record import Sink
 from megalite.optimizer.offload import OnHost
 from megalite.plan.rank import rank_plans
 from megalite.schedule.action import Action
-from megalite.schedule.partition import partition
-from megalite.schedule.schedules import make_schedule
 from megalite.train.build import Engine
 from megalite.train.resume import Progress
 
@@ -44,20 +41,7 @@ def held_states(engine: Engine) -> Bytes:
 
 def computed(config: Config, derived: Derived, vocab_size: int, pipeline_rank: int) -> Bytes:
     """The same and more by the closed forms; zeros are left out."""
-    pipeline, tp = derived.pipeline, config.parallel.tensor_model_parallel_size
-    padded = padded_vocab_size(
-        vocab_size, divisible_by=config.model.make_vocab_size_divisible_by, tensor_parallel_size=tp
-    )
-    stages = partition(config.model, config.parallel, vocab_size=vocab_size)
-    programs = make_schedule(
-        pipeline.schedule,
-        num_ranks=pipeline.num_ranks,
-        num_micro_batches=derived.num_micro_batches,
-        num_chunks=pipeline.num_chunks,
-        group_size=pipeline.group_size,
-    )
-    size = model_size(config.model, vocab_size=padded)
-    plan = rank_plans(config, derived, size, stages, programs)[pipeline_rank]
+    plan = rank_plans(config, derived, vocab_size)[pipeline_rank]
     where = f", {config.offload.optimizer_offload_device}".replace("cpu", "host")
     kinds = {
         "params": plan.states.params,

@@ -10,20 +10,17 @@ import torch
 from _pytest.mark.structures import ParameterSet
 from torch import Tensor
 
-from megalite.config.derive import derive, padded_vocab_size
+from megalite.config.derive import derive
 from megalite.config.model import Model
 from megalite.config.offload import Offload
 from megalite.config.parallel import Parallel
 from megalite.config.schema import Config, Data, Optimizer, Train
-from megalite.config.size import model_size
 from megalite.data.batch import MicroBatch
 from megalite.data.sampler import micro_batch_samples
 from megalite.data.tokenizer import NullTokenizer
 from megalite.grid import Grid, grid_of
 from megalite.mesh import ParallelMesh
 from megalite.plan.rank import RankPlan, rank_plans
-from megalite.schedule.partition import partition
-from megalite.schedule.schedules import make_schedule
 from megalite.shard import Shard
 from megalite.train.beginning import find_beginning
 from megalite.train.build import Engine, build
@@ -212,20 +209,7 @@ def batch(mesh: ParallelMesh, settings: Config, step: int) -> list[MicroBatch]:
 def plan_of(settings: Config, mesh: ParallelMesh) -> RankPlan:
     """The plan of this rank."""
     derived = derive(settings, mesh.world.size)
-    padded = padded_vocab_size(
-        VOCAB, divisible_by=settings.model.make_vocab_size_divisible_by, tensor_parallel_size=mesh.tp.size
-    )
-    pipeline = derived.pipeline
-    programs = make_schedule(
-        pipeline.schedule,
-        num_ranks=pipeline.num_ranks,
-        num_micro_batches=derived.num_micro_batches,
-        num_chunks=pipeline.num_chunks,
-        group_size=pipeline.group_size,
-    )
-    size = model_size(settings.model, vocab_size=padded)
-    stages = partition(settings.model, settings.parallel, vocab_size=VOCAB)
-    return rank_plans(settings, derived, size, stages, programs, replica=mesh.dp.rank)[mesh.pp.rank]
+    return rank_plans(settings, derived, VOCAB, replica=mesh.dp.rank)[mesh.pp.rank]
 
 
 def gradients(mesh: ParallelMesh, settings: Config, dtype: torch.dtype) -> tuple[float, list[Shard]]:
