@@ -165,7 +165,9 @@ def _check_model(source: Source, model: Model, vocab_size: int) -> None:
     differing = model_differences(model, there, vocab_sizes=(vocab_size, source.scalars["vocab_size"]))
     if differing:
         listed = "\n".join(f"  {name}: {here} here, {there} there" for name, (here, there) in differing.items())
+        rows = "The vocabulary is the tokenizer's; more rows are kept where the folder holds this tokenizer, too. "
         raise ValueError(
             f"{source.directory} holds another model than the flags describe:\n{listed}\n"
+            f"{rows if 'vocab_size' in differing else ''}"
             "--use-checkpoint-args takes the settings of the model that are not given from there."
         )

@@ -73,6 +73,7 @@ def test_rows_that_no_text_comes_to_are_kept(program, materials, tmp_path: Path)
 
     other = program("one", course, f"--load {source} {materials.tokenizer(310)}")
     assert other.status == 1 and "vocab_size: 310 here, 333 there" in other.said[0]
+    assert "more rows are kept where the folder holds this tokenizer" in other.said[0]
 
 
 def test_settings_that_differ_from_config_json_are_listed_together(program, materials) -> None:
