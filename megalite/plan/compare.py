@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from megalite.arith.traffic import Sent, data_parallel_traffic, pipeline_traffic, tensor_parallel_traffic
+from megalite.arith.traffic import NOTHING_AGAIN, Sent, data_parallel_traffic, pipeline_traffic, tensor_parallel_traffic
 from megalite.plan.hardware import GB, find_device, make_cluster
 from megalite.plan.layout import Layout
 from megalite.plan.prediction import Job, Prediction
@@ -39,26 +39,16 @@ def sent_bytes(found: Prediction) -> dict[str, int]:
     neighbours = 2 * layout.chunks if layout.pipeline > 1 else 0
     parameters = max(rank.params for rank in found.memory) // width
     m = layout.num_micro_batches
+    step = {
+        "neighbours": neighbours,
+        "tensor_parallel_size": layout.tensor,
+        "micro_batch_size": layout.micro_batch_size,
+        "num_micro_batches": m,
+    }
+    sp = layout.sequence_parallel
     groups = {
-        "tp": tensor_parallel_traffic(
-            size,
-            part,
-            neighbours=neighbours,
-            tensor_parallel_size=layout.tensor,
-            sequence_parallel=layout.sequence_parallel,
-            micro_batch_size=layout.micro_batch_size,
-            num_micro_batches=m,
-            param_bytes=width,
-        ),
-        "pp": pipeline_traffic(
-            size,
-            neighbours=neighbours,
-            tensor_parallel_size=layout.tensor,
-            sequence_parallel=layout.sequence_parallel,
-            micro_batch_size=layout.micro_batch_size,
-            num_micro_batches=m,
-            hidden_bytes=width,
-        ),
+        "tp": tensor_parallel_traffic(size, part, NOTHING_AGAIN, sequence_parallel=sp, param_bytes=width, **step),
+        "pp": pipeline_traffic(size, sequence_parallel=sp, hidden_bytes=width, **step),
         "dp": data_parallel_traffic(
             parameters=parameters * (layout.data if layout.zero == 3 else 1),
             data_parallel_size=layout.data,

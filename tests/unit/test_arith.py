@@ -21,30 +21,12 @@ from megalite.arith.traffic import (
 )
 from megalite.arith.treatment import Kind, Treatment
 from megalite.config.size import ModelSize
+from megalite.plan import claims
 
 
 def gpt(L: int, h: int, a: int, s: int, V: int) -> ModelSize:
-    """The GPT of the papers: biases, learned positions, tied embeddings."""
-    return ModelSize(
-        num_layers=L,
-        hidden_size=h,
-        ffn_hidden_size=4 * h,
-        num_attention_heads=a,
-        num_query_groups=a,
-        kv_channels=h // a,
-        seq_length=s,
-        max_position_embeddings=s,
-        vocab_size=V,
-        rotary_dim=0,
-        qk_norm=False,
-        learned_sinks=False,
-        gated_mlp=False,
-        learned_positions=True,
-        linear_bias=True,
-        qkv_bias=True,
-        norm_bias=True,
-        tied_embeddings=True,
-    )
+    """In the order of the papers."""
+    return claims.gpt(L, h, a, vocab=V, seq=s)
 
 
 def llama(L: int, h: int, f: int, a: int, g: int, V: int, tied: bool = False) -> ModelSize:
@@ -153,7 +135,9 @@ def test_a_stage_keeps_its_layers_and_its_ends():
     size, part = gpt(4, 64, 4, 32, 100), whole(gpt(4, 64, 4, 32, 100))
     layer, region = (sum(terms(size, HOW).values()) for terms in (layer_activations, region_activations))
     ends = kept(size, HOW, replace(part, layers=0)).after_forward
-    waiting, head = (sum(found.values()) for found in (weight_activations(size, HOW), head_activations(size, HOW, part)))
+    waiting, head = (
+        sum(found.values()) for found in (weight_activations(size, HOW), head_activations(size, HOW, part))
+    )
     assert kept(size, HOW, part) == Kept(after_forward=4 * layer + ends, to_weights=4 * waiting + head)
     assert head == 2 * 32 * 2 * (64 + 100 // 2) and not head_activations(size, HOW, replace(part, loss=False))
     found = kept(size, HOW, part, [2, 1])
