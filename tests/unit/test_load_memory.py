@@ -1,5 +1,7 @@
-"""Loading takes the memory of the shards that are filled, which are there before, and little more."""
+"""Loading takes the memory of the shards that are filled, which are there before, and little more; a conversion that of
+a tensor, and of what is on its way to the disk."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,10 @@ from torch import Tensor
 
 from benchmarks.checkpoint import peak_above
 from megalite.checkpoint.foreign import fill
+from megalite.checkpoint.hf.exporting import export_folder
+from megalite.checkpoint.hf.families import family_of
 from megalite.checkpoint.hf.folder import ModelFolder
+from megalite.checkpoint.hf.importing import import_folder
 from megalite.checkpoint.hf.rows import same
 from megalite.checkpoint.load import load
 from megalite.checkpoint.place import find
@@ -76,3 +81,24 @@ def test_a_hugging_face_folder_takes_one_of_its_tensors_at_most(tmp_path: Path) 
             fill(shard, same(shard.name, shard.name, (ROWS, COLUMNS)), held)
 
     assert peak_above(work) < SIZE + 15 < 2 * SIZE
+
+
+@pytest.mark.soak
+def test_a_conversion_holds_no_model(tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 10,
+        "num_attention_heads": 8, "vocab_size": 100, "rms_norm_eps": 1e-6,
+    }  # fmt: skip
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(config))
+    family = family_of(config)
+    rows = family.rows(family.read_config(config)[0])
+    tensors = {part.name: torch.full(part.shape, 2.0) for row in rows for part in row.parts}
+    save_file(tensors, tmp_path / "hf" / "model.safetensors")
+    total, largest = (of(t.nbytes for t in tensors.values()) / 1e6 for of in (sum, max))
+    del tensors
+    # Gate and up, mapped and copied; and batches that wait for their checksum.
+    most = 4 * largest + 8 * (1 << 24) / 1e6 + 15
+    assert most < total / 2
+    assert peak_above(lambda: import_folder(tmp_path / "hf", tmp_path / "ours")) < most
+    assert peak_above(lambda: export_folder(find(tmp_path / "ours"), tmp_path / "back")) < most
