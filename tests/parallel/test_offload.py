@@ -2,19 +2,23 @@
 
 import errno
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 import torch
+from torch import Tensor
 
+from megalite.arith.buckets import length
+from megalite.comm.collectives import Pending
 from megalite.config.schema import Config
 from megalite.mesh import ParallelMesh
 from megalite.optimizer import offload
 from megalite.optimizer.offload import OnDisk, OnHost
 from megalite.optimizer.spill import SpillFile
 from megalite.shard import Shard
-from megalite.train.step import train_step
+from megalite.train.step import forward_backward, train_step
 from tests.parallel import harness
 from tests.parallel.harness import GLOBAL_BATCH, Layout
 from tests.pool import Pool
@@ -103,6 +107,35 @@ def test_the_update_is_that_of_the_device(
             size = 4 * counts.away * (3 if optimizer == "adam" else 2)
             main = 2 * 4 * counts.away  # written as the run begins, and when the harness sets other weights
             assert (counts.file_size, counts.read, counts.written) == (size, STEPS * size, STEPS * size + main)
+
+
+def leaving(mesh: ParallelMesh, settings: Config) -> tuple[list[int], list[int], int]:
+    """Bytes that have left for the host once each further sum is in, and so expected; and those of the update."""
+    engine = harness.make(mesh, settings, torch.bfloat16)
+    [home] = engine.optimizer.homes
+    assert isinstance(home, OnHost)
+    link, policy, left = home.link, engine.buffer.policy, list[int]()
+
+    class Told(Pending):
+        def wait(self) -> Tensor:
+            left.append(link.to_host_bytes)
+            return super().wait()
+
+    start = policy.start_sum
+    with patch.object(policy, "start_sum", lambda grads: Told(start(grads).wait())):
+        forward_backward(engine, harness.batch(mesh, settings, 1), step=1)
+    owned = [4 * length(policy.own(bucket.range)) for bucket in engine.buffer.buckets]
+    before = link.to_host_bytes
+    engine.optimizer.step(lr=1e-2, decoupled_lr=1e-2, weight_decay=0.1)
+    return [*left, before], [0, *accumulate(owned)], link.to_host_bytes - before
+
+
+def test_gradients_leave_for_the_host_bucket_by_bucket(pool: Pool) -> None:
+    """Each as its own sum is in, before the next is waited for; none is left for the update."""
+    layout = LAYOUTS["dp2-sharded"] | KINDS["host, early"]
+    for left, expected, later in pool.run(harness.grid(layout), leaving, harness.config("gpt2", layout)):
+        assert left == expected and len(left) > 4
+        assert later == 0
 
 
 def test_a_file_that_a_killed_run_has_left_is_replaced(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ LAYOUTS: dict[str, Layout] = {
 }
 STATES = {"replicated": 0, "sharded": 1, "gradients sharded": 2}
 STEPS = 20
-CURVE_LIMIT = {"fp32": (1e-5, 1e-4), "bf16": (1e-2, 5e-2), "fp16": (2e-3, 1e-2)}
+CURVE_LIMIT = {"fp32": (1e-5, 1e-5), "bf16": (1e-2, 5e-2), "fp16": (2e-3, 1e-2)}
 """Of the loss and of the gradient norm, relative, over STEPS steps."""
 
 

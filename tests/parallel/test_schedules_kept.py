@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
+from megalite.comm.collectives import all_reduce
 from megalite.config.schema import Checkpoint, Config
 from megalite.data.tokenizer import NullTokenizer
 from megalite.mesh import ParallelMesh
+from megalite.train.build import Engine
 from megalite.train.resume import Progress
 from megalite.train.save import writer
 from megalite.train.step import train_step
@@ -22,26 +25,35 @@ OVERRIDE, KEPT = {"override_opt_param_scheduler": True}, {"use_checkpoint_opt_pa
 
 def first_step(mesh: ParallelMesh, settings: Config) -> tuple[str, int, float, float]:
     """Train a step from --load, or from the start, and save; the log's line, and the step's number, rate and size."""
-    resumed = harness.resume(mesh, settings, torch.float64)
+    resumed = harness.resume(mesh, settings, torch.float16 if settings.train.fp16 else torch.float64)
     engine, progress = resumed.engine, resumed.progress
-    before = engine.buffer.params.clone()
+    before = main_params(engine)
     batch = harness.batch(mesh, settings, progress.iteration + 1)
     result = train_step(engine, batch, step=progress.iteration + 1, consumed_samples=progress.schedule_samples)
     progress.count(GLOBAL_BATCH, skipped=False)
     if settings.checkpoint.save:
         progress = Progress(iteration=10, consumed_samples=10 * GLOBAL_BATCH, schedule_samples=10 * GLOBAL_BATCH)
         writer(engine, settings, NullTokenizer(VOCAB))(progress).result()
-    moved = ((engine.buffer.params - before).norm() / min(result.grad_norm, 1.0)).item()
-    return resumed.note, progress.iteration, result.learning_rate, moved
+    square = (main_params(engine) - before).square().sum()
+    moved = (all_reduce(square, mesh.owners) if settings.parallel.use_distributed_optimizer else square).sqrt().item()
+    return resumed.note, progress.iteration, result.learning_rate, moved / min(result.grad_norm, 1.0)
 
 
-def job(layout: str, *, style: str, lr: float, min_lr: float, decay: float = 0.0, **kept: object) -> Config:
+def main_params(engine: Engine) -> Tensor:
+    """Those that this rank owns."""
+    return torch.cat([main for _, main in engine.optimizer.mains()])
+
+
+def job(
+    layout: str, *, style: str, lr: float, min_lr: float, decay: float = 0.0, fp16: bool = False, **kept: object
+) -> Config:
     """One step of SGD without momentum moves the weights by the rate times the clipped gradient."""
     config = harness.config("gpt2", LAYOUTS[layout], optimizer="sgd")
     schedule = {"lr_decay_style": style, "lr": lr, "min_lr": min_lr, "weight_decay": decay, "sgd_momentum": 0.0}
     return replace(
         config,
         optimizer=replace(config.optimizer, **schedule),
+        train=replace(config.train, fp16=fp16, initial_loss_scale=1024.0),
         checkpoint=Checkpoint(**kept),  # type: ignore[arg-type]
     )
 
@@ -49,21 +61,23 @@ def job(layout: str, *, style: str, lr: float, min_lr: float, decay: float = 0.0
 def resume(pool: Pool, layout: str, folder: Path, **changes: object) -> tuple[str, int, float, float]:
     """From a checkpoint of 10 iterations at a constant 6e-4, with cosine from 1e-5 to 1e-6."""
     grid = harness.grid(LAYOUTS[layout])
-    pool.run(grid, first_step, job(layout, style="constant", lr=6e-4, min_lr=0.0, save=str(folder)))
+    fp16 = bool(changes.get("fp16"))
+    pool.run(grid, first_step, job(layout, style="constant", lr=6e-4, min_lr=0.0, fp16=fp16, save=str(folder)))
     asked = {"style": "cosine", "lr": 1e-5, "min_lr": 1e-6, "load": str(folder), **changes}
     return pool.run(grid, first_step, job(layout, **asked))[0]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("layout", ["dp2", "dp2-sharded"])
-@pytest.mark.parametrize("more", [{}, {"no_load_optim": True}])
+@pytest.mark.parametrize("more", [{}, {"no_load_optim": True}, {"fp16": True}])
 @pytest.mark.parametrize(("choice", "rate"), [(OVERRIDE, 5.5e-6), (KEPT, 6e-4)])
 def test_the_rate_is_the_one_chosen(
     pool: Pool, tmp_path: Path, layout: str, choice: dict[str, bool], rate: float, more: dict[str, bool]
 ) -> None:
+    """In 16 bits, too, it is the main params that move by it, though fp32 rounds steps as small as these."""
     note, iteration, logged, moved = resume(pool, layout, tmp_path, **choice, **more)
     assert iteration == 11
     assert logged == pytest.approx(rate)
-    assert moved == pytest.approx(rate, rel=1e-3)
+    assert moved == pytest.approx(rate, rel=1e-2 if "fp16" in more else 1e-3)
     assert "--lr: 1e-05 here, 0.0006 in the checkpoint" in note
 
 
