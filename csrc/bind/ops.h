@@ -101,8 +101,37 @@ std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& dy, const Tensor& x, 
   return {found.y, found.mean};
 }
 
+Tensor cross_entropy(const Tensor& logits, const Tensor& target, int64_t first, int64_t cols) {
+  Here here(logits);
+  Tensor ids = dense(target);
+  STD_TORCH_CHECK(logits.is_contiguous(), "megalite::cross_entropy takes contiguous logits");
+  Rows shape(logits);
+  int64_t size[] = {3, shape.rows};
+  Tensor stats = like(logits, {size, 2}, wide_of(logits));
+  check(ml_cross_entropy(logits.const_data_ptr(), ids.const_data_ptr(), stats.mutable_data_ptr(), shape.rows, cols,
+                         shape.cols, first, code_of(logits), here.stream),
+        "cross_entropy");
+  return stats;
+}
+
+void cross_entropy_backward(Tensor logits, const Tensor& target, const Tensor& log_sum, const Tensor& dloss,
+                            int64_t first, int64_t cols) {
+  Here here(logits);
+  Tensor ids = dense(target), sums = dense(log_sum), given = dense(dloss);
+  STD_TORCH_CHECK(logits.is_contiguous(), "megalite::cross_entropy_backward takes contiguous logits");
+  STD_TORCH_CHECK(given.scalar_type() == wide_of(logits) && sums.scalar_type() == wide_of(logits),
+                  "megalite::cross_entropy_backward takes log_sum and dloss in fp32, or fp64 for such logits");
+  Rows shape(logits);
+  check(ml_cross_entropy_backward(logits.mutable_data_ptr(), ids.const_data_ptr(), sums.const_data_ptr(),
+                                  given.const_data_ptr(), shape.rows, cols, shape.cols, first, code_of(logits),
+                                  here.stream),
+        "cross_entropy_backward");
+}
+
 template <typename Library>
 void implement(Library& library) {
+  library.impl("cross_entropy", TORCH_BOX(&cross_entropy));
+  library.impl("cross_entropy_backward", TORCH_BOX(&cross_entropy_backward));
   library.impl("rms_norm", TORCH_BOX(&rms_norm));
   library.impl("rms_norm_backward", TORCH_BOX(&rms_norm_backward));
 }

@@ -47,7 +47,7 @@ def shared_activations(size: ModelSize, how: Keeping) -> dict[str, int]:
 
 
 def last_activations(size: ModelSize, how: Keeping, part: Part) -> dict[str, int]:
-    """What comes behind the layers, but for the probabilities of the loss."""
+    """What comes behind the layers, but for the logits."""
     if not part.loss:
         return {}
     tokens, main = size.seq_length * how.micro_batch_size, max(how.param_bytes, 4)
@@ -55,9 +55,8 @@ def last_activations(size: ModelSize, how: Keeping, part: Part) -> dict[str, int
     return {
         **norm_activations("final", rows * size.hidden_size * how.hidden_bytes, rows, size, how),
         "input of the head": rows * size.hidden_size * how.param_bytes,
-        "share of the softmax": tokens * main,
+        "log-sum-exp of the logits": tokens * main,
         "targets": INDEX * tokens,
-        "mask of targets here": tokens,
         "loss mask": 4 * tokens,
     }
 

@@ -97,9 +97,9 @@ def layer_activations(size: ModelSize, how: Keeping) -> dict[str, int]:
 
 
 def norm_activations(name: str, nbytes: int, rows: int, size: ModelSize, how: Keeping) -> dict[str, int]:
-    """LayerNorm keeps the mean and the deviation of each row, RMSNorm its scale and, on a CPU, what it has scaled."""
+    """LayerNorm keeps the mean and the deviation of each row, RMSNorm its scale."""
     of_rows = rows * max(how.param_bytes, 4)
-    kind = {"mean": of_rows, "deviation": of_rows} if size.norm_bias else {"scale": of_rows, "scaled input": nbytes}
+    kind = {"mean": of_rows, "deviation": of_rows} if size.norm_bias else {"scale": of_rows}
     return {f"{term} of the {name} norm": kept for term, kept in {"input": nbytes, **kind}.items()}
 
 

@@ -75,6 +75,9 @@ class Train:
     """Compare the weights of data parallel replicas bit by bit every so many iterations, and stop if they differ."""
     deterministic_mode: bool = False
     """Use deterministic algorithms only, and sum gradients in the order of ranks, whatever the buckets."""
+    kernels: Literal["auto", "reference", "require"] = "auto"
+    """What computes the ops of csrc/: kernels where they are built (auto), pure torch (reference), or kernels, without
+    which the run does not start (require). `python -m megalite.ops` lists them."""
     manual_gc: bool = False
     """Collect Python's garbage only at evaluations and every --manual-gc-interval iterations: on all ranks at once."""
     manual_gc_interval: int = option(0, at_least=0)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from megalite.gradient import WeightGrads
 from megalite.model.context import Context
 from megalite.model.layer import Block, Layer
+from megalite.ops.registry import Kernels
 from megalite.ops.rotary import rotary_angles
 from megalite.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
 from megalite.tensor_parallel.embedding import VocabParallelHead
@@ -37,6 +38,7 @@ class GPT(nn.Module):
         head: VocabParallelHead | nn.Identity,
         rotary: Tensor | None,
         weight_grads: WeightGrads,
+        kernels: Kernels,
         layout: TensorParallel,
         hidden_size: int,
         hidden_dtype: torch.dtype,
@@ -48,6 +50,7 @@ class GPT(nn.Module):
         self.blocks, self.final_norm, self.head = blocks, final_norm, head
         self.register_buffer("rotary", rotary, persistent=False)
         self.weight_grads, self.layout, self.hidden_size = weight_grads, layout, hidden_size
+        self.kernels = kernels
         self.hidden_dtype, self.device = hidden_dtype, device
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
@@ -66,7 +69,7 @@ class GPT(nn.Module):
         """The summed cross entropy of the tokens that count: [] in at least fp32, in nats. labels, loss_mask [b, s]."""
         assert isinstance(self.head, VocabParallelHead), "the last stage has the loss"
         logits = self(x, context)
-        losses = vocab_parallel_cross_entropy(logits, labels.t(), shard=self.head.shard, tp=self.layout.tp)
+        losses = vocab_parallel_cross_entropy(logits, labels.t(), shard=self.head.shard, tp=self.layout.tp, kernels=self.kernels)
         return torch.sum(losses * loss_mask.t().to(losses.dtype))
 
     def empty_hidden(self, batch: int, sequence: int) -> Tensor:

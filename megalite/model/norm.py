@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from megalite.ops.norm import rms_norm
+from megalite.ops.registry import Kernels
 from megalite.shard import Init, replicated
 
 
@@ -25,11 +27,12 @@ class Norm(nn.Module):
         eps: float,
         origin: float,
         sum_grad_over_tp: bool,
+        kernels: Kernels,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         super().__init__()
-        self.eps, self.origin = eps, origin
+        self.eps, self.origin, self.kernels = eps, origin, kernels
         starts = {"weight": Init(constant=1.0 - origin)} | ({"bias": Init()} if self.shifts else {})
         for name in starts:
             self.register_parameter(name, nn.Parameter(torch.empty(width, dtype=dtype, device=device)))
@@ -47,7 +50,7 @@ class RMSNorm(Norm):
     """x / rms(x) * weight (Zhang and Sennrich 2019)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.gain(x), self.eps).to(self.weight.dtype)
+        return rms_norm(x, self.weight, eps=self.eps, origin=self.origin, kernels=self.kernels)
 
 
 class LayerNorm(Norm):

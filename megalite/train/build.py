@@ -26,6 +26,8 @@ from megalite.mesh import Group, ParallelMesh
 from megalite.model.gpt import GPT
 from megalite.model.init import init_weights
 from megalite.observe.timers import Timers
+from megalite.ops.registry import Kernels
+from megalite.ops.table import OPS
 from megalite.optimizer import rules
 from megalite.optimizer.lr import LearningRate, Schedules, WeightDecay
 from megalite.optimizer.muon import Muon
@@ -36,7 +38,7 @@ from megalite.pipeline_parallel.mail import Mail
 from megalite.schedule.action import Program
 from megalite.schedule.lower import lower
 from megalite.schedule.partition import partition
-from megalite.schedule.schedules import forward_only, make_schedule, placement
+from megalite.schedule.schedules import forward_only, placement, schedule_of
 from megalite.shard import parameters_by_stage
 from megalite.train.homes import homes_of
 from megalite.train.stages import build_stages
@@ -55,6 +57,7 @@ class Engine:
     """Rows of the vocabulary, without padding."""
     stages: dict[int, GPT]
     """Its stages of the model, by number."""
+    kernels: Kernels
     mail: Mail
     buffer: GradBuffer
     optimizer: Optimizer
@@ -75,6 +78,7 @@ class Engine:
 def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMesh, dtype: torch.dtype) -> Engine:
     """Make this rank's part of the model, initialised, with its buffer, optimizer and program."""
     asked = derived.pipeline
+    kernels = Kernels(config.train.kernels, mesh.device.type, OPS)
     placed = placement(asked.schedule, asked.num_ranks, asked.num_chunks)
     stages = build_stages(
         config.model,
@@ -84,6 +88,7 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
         vocab_size=vocab_size,
         sequence_parallel=config.parallel.sequence_parallel,
         mesh=mesh,
+        kernels=kernels,
         dtype=dtype,
     )
     for stage in stages.values():
@@ -116,6 +121,7 @@ def build(config: Config, derived: Derived, *, vocab_size: int, mesh: ParallelMe
         seed=config.train.seed,
         vocab_size=vocab_size,
         stages=stages,
+        kernels=kernels,
         mail=build_mail(placed, mesh, sequence_parallel=config.parallel.sequence_parallel),
         buffer=buffer,
         optimizer=_optimizer(config, buffer, mesh),
@@ -219,14 +225,7 @@ def programs(
 
     @cache
     def training(count: int) -> Program:
-        schedule = make_schedule(
-            asked.schedule,
-            num_ranks=asked.num_ranks,
-            num_micro_batches=count,
-            num_chunks=asked.num_chunks,
-            group_size=asked.group_size,
-        )
-        return lower(schedule, num_micro_batches=count, sync_each=sync_each)[rank]
+        return lower(schedule_of(asked, count), num_micro_batches=count, sync_each=sync_each)[rank]
 
     @cache
     def evaluation(count: int) -> Program:

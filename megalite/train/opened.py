@@ -17,6 +17,8 @@ from megalite.data.tokenizer_base import Tokenizer
 from megalite.mesh import ParallelMesh
 from megalite.model.gpt import GPT
 from megalite.model.inference import Inference
+from megalite.ops.registry import Kernels
+from megalite.ops.table import OPS
 from megalite.pipeline_parallel.mail import Mail
 from megalite.schedule.lower import lower
 from megalite.schedule.partition import partition
@@ -56,6 +58,7 @@ def open_checkpoint(root: Path, *, mesh: ParallelMesh, step: int | None = None) 
         vocab_size=vocab_size,
         sequence_parallel=False,
         mesh=mesh,
+        kernels=Kernels("auto", mesh.device.type, OPS),
         dtype=torch.float32,
     )
     parameters = [entry for entries in parameters_by_stage(chunks).values() for entry in entries]

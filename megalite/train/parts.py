@@ -22,6 +22,7 @@ from megalite.model.mlp import MLP
 from megalite.model.norm import LayerNorm, Norm, RMSNorm
 from megalite.model.recompute import Distributed, Recomputed, Whole, chain, recompute, renormalise
 from megalite.ops.activation import gelu_exact, gelu_tanh, quick_geglu, squared_relu, swiglu
+from megalite.ops.registry import Kernels
 from megalite.ops.rotary import Scaling, rotary_table
 from megalite.shard import Init
 from megalite.tensor_parallel.layout import TensorParallel
@@ -49,10 +50,12 @@ class Parts:
         *,
         layout: TensorParallel,
         weight_grads: WeightGrads,
+        kernels: Kernels,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         self.m, self.memory, self.size, self.layout, self.weight_grads = m, memory, size, layout, weight_grads
+        self.kernels = kernels
         self.common = Common(layout=layout, dtype=dtype, device=device)
         self.windows, self.unturned = windows(m), layers_without_rotary(m)
 
@@ -92,6 +95,7 @@ class Parts:
             eps=self.m.norm_epsilon,
             origin=float(self.m.apply_layernorm_1p),
             sum_grad_over_tp=per_head or self.layout.shards_sequence,
+            kernels=self.kernels,
             dtype=self.common["dtype"],
             device=self.common["device"],
         )

@@ -111,7 +111,8 @@ def prepare(
     resumed = on_data(resumed, data.order, allowed=config.checkpoint.allow_other_data)
     size = f"{num_parameters(engine.buffer, mesh):,} parameters"
     swept = f"--save: after a save that was cut off: {', '.join(left)}" if left else ""
-    said = [swept, *_said(config), *(home.note for home in engine.optimizer.homes)]
+    kernels = f"Kernels: {engine.kernels.described}."
+    said = [swept, kernels, *_said(config), *(home.note for home in engine.optimizer.homes)]
     for note in [size, *_stages(config, derived, vocab_size), *data.notes, resumed.note, *said]:
         if note:
             logger.note(note)

@@ -85,6 +85,7 @@ def build_stages(
             else nn.Identity(),
             rotary=parts.rotary() if size.rotary_dim else None,
             weight_grads=weight_grads,
+            kernels=kernels,
             layout=layout,
             hidden_size=m.hidden_size,
             hidden_dtype=hidden_dtype,

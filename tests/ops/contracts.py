@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from megalite.ops.cross_entropy import cross_entropy_backward_reference, cross_entropy_reference
 from megalite.ops.norm import rms_norm_backward_reference, rms_norm_reference
 from tests.ops.backends import Backend
 
@@ -68,6 +69,8 @@ class Contract:
     outputs: Callable[[Case, Backend], dict[str, tuple[tuple[int, ...], torch.dtype]]]
     """Shapes and dtypes, scratch included, which is a name with an underscore."""
     call: Callable[[Case, Backend, Tensors], int]
+    written: tuple[str, ...] = ()
+    """Inputs that become results, before those of `outputs`."""
     definition: Callable[[Case, Tensors], Sequence[Tensor]]
     """The reference of the op: the outputs in their order, scratch left out."""
 
@@ -127,4 +130,60 @@ RMS_NORM_BACKWARD = Contract(
     definition=lambda case, t: rms_norm_backward_reference(t["dy"], t["x"], t["weight"], t["rstd"], 1.0),
 )  # fmt: skip
 
-CONTRACTS = (RMS_NORM, RMS_NORM_BACKWARD)
+
+FIRST = 3
+"""The first id of the part of the vocabulary."""
+
+
+def _logits(case: Case) -> Tensors:
+    """Targets are before, in and behind the part; a quarter of the columns is padding, of any values."""
+    logits = case.random("x", case.rows, case.cols, dtype=case.dtype)
+    return {"logits": logits, "target": torch.arange(case.rows) * 5 % (case.cols + 2 * FIRST)}
+
+
+def _real(case: Case) -> int:
+    if case.option == "all padding":
+        return 0
+    return case.cols if case.cols % 4 else case.cols * 3 // 4
+
+
+def _given_loss(case: Case) -> Tensors:
+    given = _logits(case)
+    rows = given["logits"][:, : _real(case)].to(F64)
+    dloss = case.random("dloss", case.rows, dtype=case.wide)
+    return {**given, "log_sum": rows.logsumexp(-1).to(case.wide), "dloss": dloss}
+
+
+def _in_place(case: Case, t: Tensors) -> list[Tensor]:
+    logits = t["logits"].clone()
+    cross_entropy_backward_reference(logits, t["target"], t["log_sum"], t["dloss"], FIRST, _real(case))
+    return [logits]
+
+
+ALIKE = [pair for pair in PAIRS if pair[0] == pair[1]]
+CROSS_ENTROPY = Contract(
+    name="cross_entropy",
+    source="cross_entropy.cu",
+    cases=[*cases(ALIKE), Case(3, 8, F32, F32, option="all padding")],
+    inputs=_logits,
+    outputs=lambda case, backend: {"stats": ((3, case.rows), case.wide)},
+    call=lambda case, backend, t: backend.call(
+        "ml_cross_entropy", t["logits"], t["target"], t["stats"], case.rows, _real(case), case.cols, FIRST, case.dtype
+    ),
+    definition=lambda case, t: [cross_entropy_reference(t["logits"], t["target"], FIRST, _real(case))],
+)
+CROSS_ENTROPY_BACKWARD = Contract(
+    name="cross_entropy_backward",
+    source="cross_entropy.cu",
+    cases=cases(ALIKE),
+    inputs=_given_loss,
+    outputs=lambda case, backend: {},
+    written=("logits",),
+    call=lambda case, backend, t: backend.call(
+        "ml_cross_entropy_backward", t["logits"], t["target"], t["log_sum"], t["dloss"], case.rows, _real(case),
+        case.cols, FIRST, case.dtype,
+    ),
+    definition=_in_place,
+)  # fmt: skip
+
+CONTRACTS = (RMS_NORM, RMS_NORM_BACKWARD, CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD)

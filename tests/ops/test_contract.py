@@ -41,6 +41,7 @@ def results(contract: Contract, case: Case, backend: Backend) -> dict[str, Tenso
     }
     answer = contract.call(case, backend, tensors | {name: memory.tensor for name, memory in made.items()})
     assert answer == 0, backend.said() or f"answered {answer}"
+    made = {name: given.pop(name) for name in contract.written} | made
     assert [name for name, memory in given.items() if not memory.is_unchanged] == []
     assert [name for name, memory in made.items() if not memory.is_guarded] == []
     return {name: memory.tensor for name, memory in made.items() if not name.startswith("_")}

@@ -17,6 +17,20 @@ FAULTS = {
         "half of a warp is left out": ("norm.cu", "kWarp ? width : kWarp) / 2", "kWarp ? width : kWarp) / 4"),
         "one column too many": ("norm.cu", "return at(pack) < count;", "return at(pack) <= count;"),
     },
+    "cross_entropy": {
+        "the largest is not shared": ("cross_entropy.cu", "row_max(most, int(blockDim.x), scratch);", ""),
+        "a sum is not rescaled": ("cross_entropy.cu", "    sum *= exp(high - most);\n", ""),
+        "the column behind the part is taken": ("cross_entropy.cu", "column < cols ? widen", "column <= cols ? widen"),
+    },
+    "cross_entropy_backward": {
+        "padding has a gradient": ("cross_entropy.cu", "c + k < cols ? share * scale : A(0)", "share * scale"),
+        "a store behind the row": ("cross_entropy.cu", "pack.store(x + c);", "pack.store(x + c + N);"),
+        "the target of another rank": (
+            "cross_entropy.cu",
+            "column = target[row] - first;\n  T* x",
+            "column = target[row];\n  T* x",
+        ),
+    },
     "rms_norm_backward": {
         "sums of the rows are read before all are written": ("norm.cu", f"dbias[i][k];\n    {SYNC}", "dbias[i][k];"),
         "a store behind the row": (
@@ -37,7 +51,7 @@ def planted() -> Iterator[ParameterSet]:
             yield pytest.param(contract, fault, marks=pytest.mark.soak if place else [])
 
 
-@pytest.mark.parametrize(("name", "fault"), planted())
+@pytest.mark.parametrize(("name", "fault"), list(planted()))
 def test_a_planted_fault_is_noticed(name: str, fault: str, tmp_path: Path) -> None:
     source, text, instead = FAULTS[name][fault]
     broken = emulated_with((text, instead), source, tmp_path)

@@ -35,10 +35,10 @@ def _bias_before_the_sum(self: RowParallelLinear, x: Tensor) -> Tensor:
 sound_row_forward = RowParallelLinear.forward
 
 
-def _padding_counts(logits: Tensor, target: Tensor, *, shard: Any, tp: Any) -> Tensor:
+def _padding_counts(logits: Tensor, target: Tensor, *, shard: Any, **given: Any) -> Tensor:
     shard = copy(shard)
     shard.stop = shard.start + shard.rows
-    return vocab_parallel_cross_entropy(logits, target, shard=shard, tp=tp)
+    return vocab_parallel_cross_entropy(logits, target, shard=shard, **given)
 
 
 def _mask_of_this_rank(x: Tensor, p: float, *, rows: slice, **facts: Any) -> Tensor:

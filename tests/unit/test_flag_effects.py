@@ -165,6 +165,7 @@ EFFECTS: dict[str, Row] = {
     "--iterations-to-skip": Row(value="2"),
     "--check-weight-hash-across-dp-replicas-interval": Row(value="2"),
     "--deterministic-mode": Row(),
+    "--kernels": Row(value="reference"),
     "--manual-gc": Row(),
     "--manual-gc-interval": Row(value="2", given="--manual-gc"),
     "--recompute-granularity": Row(value="full", plan=True),

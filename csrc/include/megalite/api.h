@@ -25,3 +25,16 @@ ML_API int ml_norm_backward(const void* dy, const void* x, const void* weight, c
                             void* dx, void* dweight, void* dbias, void* partial, int64_t rows, int64_t cols,
                             double origin, int dtype, int weight_dtype, void* stream);
 ML_API int64_t ml_norm_parts(int64_t rows, int64_t cols);
+
+// Cross entropy over the columns first .. first + cols - 1 of a vocabulary, one part of it. Rows of logits are `pitch`
+// apart: what is behind cols is padding and takes no part. target [rows] are int64 ids of the whole vocabulary.
+//
+// stats [3, rows], wide: the largest logit of a row (the lowest float where cols is 0), the sum of exp(logit - that),
+// the target's logit, or 0 where it is elsewhere.
+ML_API int ml_cross_entropy(const void* logits, const void* target, void* stats, int64_t rows, int64_t cols,
+                            int64_t pitch, int64_t first, int dtype, void* stream);
+
+// In place: logits become (exp(logit - log_sum) - [target]) dloss, padding 0. log_sum and dloss [rows], wide.
+ML_API int ml_cross_entropy_backward(void* logits, const void* target, const void* log_sum, const void* dloss,
+                                     int64_t rows, int64_t cols, int64_t pitch, int64_t first, int dtype,
+                                     void* stream);
