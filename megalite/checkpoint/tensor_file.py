@@ -8,14 +8,13 @@ import json
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from megalite.checkpoint.checksum import Digest, checksum, digest
+from megalite.checkpoint.checksum import checksum, digest
 from megalite.checkpoint.disk import begin_flush
 
 CODES = {
@@ -32,9 +31,8 @@ CODES = {
 }
 """How safetensors names a dtype."""
 
-_BATCH = 1 << 24  # bytes that are written at once
+_BATCH = 1 << 22  # bytes that are written at once, few enough to be in a cache when the checksum reads them
 _MOST = 1000  # buffers that the system takes at once
-_BEHIND = 8  # batches by which checksums may be late
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,27 +60,19 @@ def write_tensors(path: Path, slots: Sequence[Entry], tensors: Iterable[Tensor])
     """Write the tensors, one for each slot and in their order, and wait until they are on the disk.
 
     Slots of wider dtypes should come first: then every tensor is aligned. Tensors may lie on any device and in any
-    memory order; one that is not contiguous on the CPU is copied when its turn comes. The checksum is computed by a
-    thread beside the writing, which holds a few batches of tensors at most.
+    memory order; one that is not contiguous on the CPU is copied when its turn comes. The checksum is computed while
+    the disk is at work.
     """
-    seen, size, summing = digest(), 0, deque[Future[None]]()
-    with open(path, "wb", buffering=0) as file, ThreadPoolExecutor(1) as beside:
+    seen, size = digest(), 0
+    with open(path, "wb", buffering=0) as file:
         for batch in _batches(_blocks(slots, tensors)):
-            summing.append(beside.submit(_take_in, seen, batch))
             written = _write(file.fileno(), batch)
             begin_flush(file.fileno(), size, written)
             size += written
-            while len(summing) > _BEHIND:
-                summing.popleft().result()
+            for data in batch:
+                seen.update(data)
         os.fsync(file.fileno())
-    for one in summing:
-        one.result()
     return FileRecord(bytes=size, checksum=checksum(seen))
-
-
-def _take_in(seen: Digest, batch: Sequence[memoryview]) -> None:
-    for data in batch:
-        seen.update(data)
 
 
 def _write(handle: int, batch: Sequence[memoryview]) -> int:
