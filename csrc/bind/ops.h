@@ -9,6 +9,7 @@
 
 #include <optional>
 #include <tuple>
+#include <vector>
 
 #include "megalite/api.h"
 
@@ -128,8 +129,33 @@ void cross_entropy_backward(Tensor logits, const Tensor& target, const Tensor& l
         "cross_entropy_backward");
 }
 
+Tensor glu(const Tensor& input, double slope) {
+  Here here(input);
+  Tensor x = dense(input);
+  Rows shape(x);
+  std::vector<int64_t> half(x.sizes().begin(), x.sizes().end());
+  half.back() /= 2;
+  Tensor y = like(x, {half.data(), half.size()}, x.scalar_type());
+  check(ml_glu(x.const_data_ptr(), y.mutable_data_ptr(), shape.rows, shape.cols / 2, slope, code_of(x), here.stream),
+        "glu");
+  return y;
+}
+
+Tensor glu_backward(const Tensor& given, const Tensor& input, double slope) {
+  Here here(input);
+  Tensor dy = dense(given), x = dense(input);
+  Rows shape(x);
+  Tensor dx = like(x, x.sizes(), x.scalar_type());
+  check(ml_glu_backward(dy.const_data_ptr(), x.const_data_ptr(), dx.mutable_data_ptr(), shape.rows, shape.cols / 2,
+                        slope, code_of(x), here.stream),
+        "glu_backward");
+  return dx;
+}
+
 template <typename Library>
 void implement(Library& library) {
+  library.impl("glu", TORCH_BOX(&glu));
+  library.impl("glu_backward", TORCH_BOX(&glu_backward));
   library.impl("cross_entropy", TORCH_BOX(&cross_entropy));
   library.impl("cross_entropy_backward", TORCH_BOX(&cross_entropy_backward));
   library.impl("rms_norm", TORCH_BOX(&rms_norm));

@@ -69,7 +69,9 @@ class GPT(nn.Module):
         """The summed cross entropy of the tokens that count: [] in at least fp32, in nats. labels, loss_mask [b, s]."""
         assert isinstance(self.head, VocabParallelHead), "the last stage has the loss"
         logits = self(x, context)
-        losses = vocab_parallel_cross_entropy(logits, labels.t(), shard=self.head.shard, tp=self.layout.tp, kernels=self.kernels)
+        losses = vocab_parallel_cross_entropy(
+            logits, labels.t(), shard=self.head.shard, tp=self.layout.tp, kernels=self.kernels
+        )
         return torch.sum(losses * loss_mask.t().to(losses.dtype))
 
     def empty_hidden(self, batch: int, sequence: int) -> Tensor:

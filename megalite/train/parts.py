@@ -25,6 +25,7 @@ from megalite.ops.activation import gelu_exact, gelu_tanh, quick_geglu, squared_
 from megalite.ops.registry import Kernels
 from megalite.ops.rotary import Scaling, rotary_table
 from megalite.shard import Init
+from megalite.tensor_parallel.embedding import VocabParallelEmbedding, VocabParallelHead, VocabShard
 from megalite.tensor_parallel.layout import TensorParallel
 from megalite.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
 
@@ -144,7 +145,11 @@ class Parts:
 
     def activation(self) -> Callable[[Tensor], Tensor]:
         m = self.m
-        chosen = {swiglu: m.swiglu, quick_geglu: m.quick_geglu, squared_relu: m.squared_relu}
+        chosen: dict[Callable[[Tensor], Tensor], bool] = {
+            partial(swiglu, kernels=self.kernels): m.swiglu,
+            partial(quick_geglu, kernels=self.kernels): m.quick_geglu,
+            squared_relu: m.squared_relu,
+        }
         otherwise = gelu_exact if m.gelu == "exact" else gelu_tanh
         return next((activation for activation, is_asked in chosen.items() if is_asked), otherwise)
 
@@ -168,6 +173,13 @@ class Parts:
         init = self.init(hidden, width, std=std)
         return RowParallelLinear(
             width, hidden, bias=self.size.linear_bias, init=init, weight_grads=self.weight_grads, **self.common
+        )
+
+    def head(self, shard: VocabShard, init: Init, tied: VocabParallelEmbedding | None) -> VocabParallelHead:
+        """From the residual stream to logits: by a matrix of its own, or by that of the embedding it is tied to."""
+        weight = None if tied is None else tied.weight
+        return VocabParallelHead(
+            shard, self.m.hidden_size, tied=weight, init=init, weight_grads=self.weight_grads, **self.common
         )
 
     def positions(self, std: float) -> LearnedPositions:

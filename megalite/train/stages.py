@@ -16,7 +16,7 @@ from megalite.model.embedding import Continued, Embedding
 from megalite.model.gpt import GPT
 from megalite.ops.registry import Kernels
 from megalite.schedule.partition import Stage
-from megalite.tensor_parallel.embedding import VocabParallelEmbedding, VocabParallelHead, VocabShard
+from megalite.tensor_parallel.embedding import VocabParallelEmbedding, VocabShard
 from megalite.tensor_parallel.layout import SequenceParallel, TensorParallel
 from megalite.train.parts import Parts
 
@@ -73,16 +73,7 @@ def build_stages(
             layers=layers,
             blocks=parts.blocks(list(layers.values())),
             final_norm=parts.norm(m.hidden_size) if stage.loss else nn.Identity(),
-            head=VocabParallelHead(
-                shard,
-                m.hidden_size,
-                tied=word.weight if word is not None and size.tied_embeddings else None,
-                init=matrix,
-                weight_grads=weight_grads,
-                **parts.common,
-            )
-            if stage.loss
-            else nn.Identity(),
+            head=parts.head(shard, matrix, word if size.tied_embeddings else None) if stage.loss else nn.Identity(),
             rotary=parts.rotary() if size.rotary_dim else None,
             weight_grads=weight_grads,
             kernels=kernels,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from megalite.ops.activation import glu_backward_reference, glu_reference
 from megalite.ops.cross_entropy import cross_entropy_backward_reference, cross_entropy_reference
 from megalite.ops.norm import rms_norm_backward_reference, rms_norm_reference
 from tests.ops.backends import Backend
@@ -69,6 +70,8 @@ class Contract:
     outputs: Callable[[Case, Backend], dict[str, tuple[tuple[int, ...], torch.dtype]]]
     """Shapes and dtypes, scratch included, which is a name with an underscore."""
     call: Callable[[Case, Backend, Tensors], int]
+    roundings: int = 1
+    """How often the definition, in operations of torch, rounds on the way; kernels round once."""
     written: tuple[str, ...] = ()
     """Inputs that become results, before those of `outputs`."""
     definition: Callable[[Case, Tensors], Sequence[Tensor]]
@@ -186,4 +189,33 @@ CROSS_ENTROPY_BACKWARD = Contract(
     definition=_in_place,
 )  # fmt: skip
 
-CONTRACTS = (RMS_NORM, RMS_NORM_BACKWARD, CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD)
+
+def _halves(case: Case) -> Tensors:
+    return {"x": case.random("x", case.rows, 2 * case.cols, dtype=case.dtype)}
+
+
+SLOPE = 1.702
+GLU = Contract(
+    name="glu",
+    source="glu.cu",
+    cases=cases(ALIKE),
+    inputs=_halves,
+    outputs=lambda case, backend: {"y": ((case.rows, case.cols), case.dtype)},
+    call=lambda case, backend, t: backend.call("ml_glu", t["x"], t["y"], case.rows, case.cols, SLOPE, case.dtype),
+    roundings=4,
+    definition=lambda case, t: [glu_reference(t["x"], SLOPE)],
+)
+GLU_BACKWARD = Contract(
+    name="glu_backward",
+    source="glu.cu",
+    cases=cases(ALIKE),
+    inputs=lambda case: {"dy": case.random("dy", case.rows, case.cols, dtype=case.dtype), **_halves(case)},
+    outputs=lambda case, backend: {"dx": ((case.rows, 2 * case.cols), case.dtype)},
+    call=lambda case, backend, t: backend.call(
+        "ml_glu_backward", t["dy"], t["x"], t["dx"], case.rows, case.cols, SLOPE, case.dtype
+    ),
+    roundings=4,
+    definition=lambda case, t: [glu_backward_reference(t["dy"], t["x"], SLOPE)],
+)
+
+CONTRACTS = (RMS_NORM, RMS_NORM_BACKWARD, CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD, GLU, GLU_BACKWARD)

@@ -14,9 +14,9 @@ def expected(contract: Contract, case: Case) -> list[Tensor]:
     return list(contract.definition(case, wide))
 
 
-def mistake(found: Tensor, right: Tensor) -> str:
+def mistake(found: Tensor, right: Tensor, *, roundings: int = 1) -> str:
     """What is wrong with a result, or nothing."""
-    allowed, found = ROUNDING[found.dtype], found.cpu().to(F64)
+    allowed, found = ROUNDING[found.dtype] * roundings, found.cpu().to(F64)
     if found.shape != right.shape:
         return f"is {tuple(found.shape)}, not {tuple(right.shape)}"
     if not torch.equal(found.isnan(), right.isnan()):
@@ -91,4 +91,6 @@ def test_definition_in_each_dtype(contract: Contract) -> None:
     for case in contract.cases:
         right = expected(contract, case)
         found = contract.definition(case, contract.inputs(case))
-        assert [said for x, y in zip(found, right, strict=True) if (said := mistake(x, y))] == [], str(case)
+        assert [
+            said for x, y in zip(found, right, strict=True) if (said := mistake(x, y, roundings=contract.roundings))
+        ] == [], str(case)

@@ -31,6 +31,17 @@ FAULTS = {
             "column = target[row];\n  T* x",
         ),
     },
+    "glu": {
+        "a thread behind the last": ("glu.cu", "if (at >= count) return;\n  const", "const"),
+        "the gate of the row before": ("glu.cu", "from = x + (at + at / each * each) * N", "from = x + at * N"),
+    },
+    "glu_backward": {
+        "dup in the place of the next": (
+            "glu.cu",
+            "ups.store(dx + place + each * N)",
+            "ups.store(dx + place + each * N + N)",
+        ),
+    },
     "rms_norm_backward": {
         "sums of the rows are read before all are written": ("norm.cu", f"dbias[i][k];\n    {SYNC}", "dbias[i][k];"),
         "a store behind the row": (

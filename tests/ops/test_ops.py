@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from megalite.ops.activation import quick_geglu, swiglu
 from megalite.ops.norm import RMS_NORM, rms_norm
 from megalite.ops.registry import Kernels, Loaded
 from megalite.ops.table import OPS
@@ -29,6 +30,8 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
 
 CALLS = {
     "rms_norm": (lambda k, x, weight: rms_norm(x, weight, eps=1e-5, origin=1.0, kernels=k), [(2, 3, 5), (5,)]),
+    "swiglu": (lambda k, x: swiglu(x, kernels=k), [(2, 3, 8)]),
+    "quick_geglu": (lambda k, x: quick_geglu(x, kernels=k), [(5, 6)]),
 }
 """Each op of the model as a function of tensors, and their shapes."""
 

@@ -64,6 +64,7 @@ TIK = "--tokenizer-type TikTokenizer --tokenizer-model DATA/tik.json --tiktoken-
 FIM = "--fim-data --fim-prefix-token 1 --fim-middle-token 2 --fim-suffix-token 3 --fim-pad-token 4"
 FRAGMENTS = f"{FIM} --fim-rate 1 --fim-split-sample 9 --fim-fragment-rate 1"
 PP = "--pipeline-model-parallel-size 2 --num-layers 4"
+VPP = f"{PP} --num-virtual-stages-per-pipeline-rank 2"
 MUON = "--optimizer muon"
 WANDB = "--wandb-project tries"
 DISK = "--optimizer-cpu-offload --optimizer-offload-device disk"
@@ -116,9 +117,7 @@ EFFECTS: dict[str, Row] = {
     "--pipeline-schedule": Row(value="gpipe", given=PP, plan=True),
     "--num-virtual-stages-per-pipeline-rank": Row(value="2", given=PP, plan=True),
     "--num-layers-per-virtual-pipeline-stage": Row(value="1", given=PP, plan=True),
-    "--microbatch-group-size-per-virtual-pipeline-stage": Row(
-        value="3", given=f"{PP} --num-virtual-stages-per-pipeline-rank 2", plan=True
-    ),
+    "--microbatch-group-size-per-virtual-pipeline-stage": Row(value="3", given=VPP, plan=True),
     "--pipeline-model-parallel-layout": Row(value="Et|t*3L", given=PP, plan=True),
     "--decoder-first-pipeline-num-layers": Row(value="3", given=PP, plan=True),
     "--decoder-last-pipeline-num-layers": Row(value="3", given=PP, plan=True),

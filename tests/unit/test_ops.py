@@ -1,6 +1,7 @@
 """The operations of the model against formulas written down anew, and against transformers."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -13,10 +14,13 @@ from megalite.model.context import Context
 from megalite.ops.activation import gelu_exact, gelu_tanh, quick_geglu, squared_relu, swiglu
 from megalite.ops.attention import fused_attention, hidden_keys, softmax_attention
 from megalite.ops.blocked_attention import BLOCK, LONGEST, blocked_attention, suits
+from megalite.ops.registry import Kernels
 from megalite.ops.rotary import Scaling, rotary_angles, rotary_table, rotate
+from megalite.ops.table import OPS
 
 CPU = torch.device("cpu")
 F64 = torch.float64
+REFERENCE = Kernels("reference", "cpu", OPS)
 
 
 def random(*shape: int) -> Tensor:
@@ -29,8 +33,8 @@ def random(*shape: int) -> Tensor:
         (gelu_exact, lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))),
         (gelu_tanh, lambda x: 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
         (squared_relu, lambda x: torch.where(x > 0, x * x, 0)),
-        (swiglu, lambda x: x[:, :4] / (1 + torch.exp(-x[:, :4])) * x[:, 4:]),
-        (quick_geglu, lambda x: x[:, :4] / (1 + torch.exp(-1.702 * x[:, :4])) * x[:, 4:]),
+        (partial(swiglu, kernels=REFERENCE), lambda x: x[:, :4] / (1 + torch.exp(-x[:, :4])) * x[:, 4:]),
+        (partial(quick_geglu, kernels=REFERENCE), lambda x: x[:, :4] / (1 + torch.exp(-1.702 * x[:, :4])) * x[:, 4:]),
     ],
 )
 def test_activations(activation, formula) -> None:

@@ -38,3 +38,10 @@ ML_API int ml_cross_entropy(const void* logits, const void* target, void* stats,
 ML_API int ml_cross_entropy_backward(void* logits, const void* target, const void* log_sum, const void* dloss,
                                      int64_t rows, int64_t cols, int64_t pitch, int64_t first, int dtype,
                                      void* stream);
+
+// Gated activations: x [rows, 2, cols], the gate first, y [rows, cols] = gate sigmoid(slope gate) up. SwiGLU: slope 1.
+ML_API int ml_glu(const void* x, void* y, int64_t rows, int64_t cols, double slope, int dtype, void* stream);
+
+// dy [rows, cols] -> dx [rows, 2, cols].
+ML_API int ml_glu_backward(const void* dy, const void* x, void* dx, int64_t rows, int64_t cols, double slope,
+                           int dtype, void* stream);
