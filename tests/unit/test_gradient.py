@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from megalite.gradient import MainGrad, attach
+from megalite.arith.treatment import Treatment
+from megalite.comm.collectives import start_all_reduce, start_reduce_scatter
+from megalite.data_parallel.buffer import GradBuffer
+from megalite.data_parallel.owned_grads import OwnedGrads
+from megalite.data_parallel.policy import Sharded
+from megalite.gradient import MainGrad, attach, main_grad_of
+from megalite.mesh import Group
+from megalite.shard import Init, ShardSpec
 from megalite.tensor_parallel.embedding import lookup
 
 
@@ -68,3 +75,29 @@ def test_what_a_parameter_is_attached_to_is_freed_with_it() -> None:
     del buffer
     gc.collect()
     assert gone() is None
+
+
+def test_a_bucket_whose_room_is_taken_is_written_elsewhere() -> None:
+    """Where only shards are kept, neighbours share memory; here all buckets are written before the first is sent."""
+    alone = Group(name="alone", ranks=(0,), rank=0)
+    weights = [nn.Parameter(torch.zeros(3)) for _ in range(4)]
+    buffer = GradBuffer(
+        {0: [(str(n), weight, ShardSpec(global_shape=(3,), init=Init())) for n, weight in enumerate(weights)]},
+        treat=lambda name, shape: Treatment(decayed=False),
+        tied=frozenset(),
+        bucket_size=1,
+        policy=Sharded(alone, alone, start_reduce_scatter=start_reduce_scatter, start_all_reduce=start_all_reduce),
+        keep=OwnedGrads,
+        overlap=True,
+        overlap_gather=False,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+    for micro_batch in (1, 2):
+        buffer.expect_last(0)
+        for number, weight in enumerate(weights):
+            main_grad_of(weight).add(torch.full((3,), 10.0**number * micro_batch))
+        buffer.flush(0)
+    buffer.finish()
+    found = {piece.slot.name: buffer.grads.of(piece).tolist() for piece in buffer.pieces}
+    assert found == {str(number): [3 * 10.0**number] * 3 for number in range(4)}
