@@ -21,7 +21,7 @@ endif
 
 setup: $(STAMP)
 
-$(STAMP): requirements.txt pyproject.toml setup.py
+$(STAMP): requirements.txt pyproject.toml setup.py $(wildcard csrc/*/*.* csrc/*/*/*.*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is older than Python 3.11; name a newer one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
 	$(PYTHON) -m venv $(VENV)

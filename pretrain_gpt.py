@@ -39,6 +39,8 @@ def main() -> int:
 
     try:
         run(parsed.config, here)
+    except BrokenPipeError:
+        return _tell(first, "", status=1)
     except ConnectionError as error:  # Another rank failed: torchrun ends this one once the cause is on the screen.
         time.sleep(5)
         return fail(here, PROGRAM, str(error), status=1)

@@ -14,7 +14,7 @@ class Jsonl(Sink):
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.file = path.open("a+b", buffering=0)
-        self._end_torn_line()
+        self._is_torn = True
 
     def train(self, record: TrainRecord) -> None:
         self._write(
@@ -52,10 +52,14 @@ class Jsonl(Sink):
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in fields.items()
         }
+        if self._is_torn:
+            self._end_torn_line()
+        self._is_torn = True  # until it is known to be whole: the disk may be full
         self.file.write((json.dumps(lawful) + "\n").encode())
+        self._is_torn = False
 
     def _end_torn_line(self) -> None:
-        """A run that was killed may have left half a line; what follows must not be glued to it."""
+        """A run that was killed, or a full disk, may have left half a line; what follows must not be glued to it."""
         if self.file.seek(0, 2):
             self.file.seek(-1, 2)
             if self.file.read(1) != b"\n":

@@ -1,7 +1,7 @@
 """What a run reports, and to whom: records are values, sinks write them somewhere."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -83,27 +83,37 @@ class Sink:
 
 
 class Logger(Sink):
-    """Hands everything to each of its sinks, in order."""
+    """Hands everything to each of its sinks, in order. One that cannot write ends no run: the others tell of it, once.
+
+    Only a terminal or pipe that is gone is raised.
+    """
 
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self.sinks = tuple(sinks)
+        self._failing: set[Sink] = set()
 
     def step(self, record: StepRecord) -> None:
-        for sink in self.sinks:
-            sink.step(record)
+        self._each(lambda sink: sink.step(record))
 
     def train(self, record: TrainRecord) -> None:
-        for sink in self.sinks:
-            sink.train(record)
+        self._each(lambda sink: sink.train(record))
 
     def evaluation(self, record: EvaluationRecord) -> None:
-        for sink in self.sinks:
-            sink.evaluation(record)
+        self._each(lambda sink: sink.evaluation(record))
 
     def note(self, text: str) -> None:
-        for sink in self.sinks:
-            sink.note(text)
+        self._each(lambda sink: sink.note(text))
 
     def close(self) -> None:
+        self._each(lambda sink: sink.close())
+
+    def _each(self, tell: Callable[[Sink], None]) -> None:
         for sink in self.sinks:
-            sink.close()
+            try:
+                tell(sink)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                if sink not in self._failing:
+                    self._failing.add(sink)
+                    self.note(f"{type(sink).__name__} cannot write: {error}. Training goes on; what it missed is lost.")

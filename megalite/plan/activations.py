@@ -67,11 +67,11 @@ def most_between(program: Program, stages: Mapping[int, Kept]) -> int:
 
 
 def most_at_once(program: Program, stages: Mapping[int, Kept], logits: Mapping[int, int]) -> int:
-    """All of it together, with the gradient of the logits."""
+    """All of it together, with the logits, which become their gradient in place."""
     now = peak = 0
     for action in program:
         stage = stages[action.stage]
-        whole = stage.after_forward + 2 * logits[action.stage]
+        whole = stage.after_forward + logits[action.stage]
         if action.op is Op.F:
             now += whole
             peak = max(peak, now)

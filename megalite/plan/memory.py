@@ -101,8 +101,8 @@ def rank_memory(size: ModelSize, layout: Layout, practice: Practice, held: list[
     again = layout.recomputed(part.layers, len(held))
     kept = again * first + (part.layers - again) * whole
     flying = in_flight(layout, rank) / len(held) if layout.pipeline > 1 else 1
-    wide = max(beta, 4)
-    logits = part.loss * tokens * size.vocab_size / t * (2 * wide if practice.software == "megalite" else beta + wide)
+    gradient = 0 if practice.software == "megalite" else max(beta, 4)  # ours takes the place of the logits
+    logits = part.loss * tokens * size.vocab_size / t * (beta + gradient)
     matrix = max(size.fc1_width, size.qkv_width, size.query_width) * size.hidden_size / t * practice.wide_gradients
     return RankMemory(
         params=states.params // (layout.data if layout.zero == 3 else 1),

@@ -53,7 +53,7 @@ class RankPlan:
     saved: int
     """What autograd keeps at most, but for the logits."""
     logits: int
-    """Probabilities, which are kept until the loss has its gradient."""
+    """They are kept until their gradient takes their place."""
     to_weights: int
     """What a split backward keeps at most from its first half to its second."""
     traffic: Groups
@@ -101,8 +101,8 @@ def _plan(
     buffer = BufferPlan(config=config, derived=derived, size=size, stages=list(parts.values()), replica=replica)
     stages = {number: kept(size, how, part, regions[number]) for number, part in parts.items()}
     tokens = size.seq_length * how.micro_batch_size
-    probabilities = tokens * size.vocab_size // how.tensor_parallel_size * max(param_bytes, 4)
-    logits = {number: probabilities * part.loss for number, part in parts.items()}
+    wide = tokens * size.vocab_size // how.tensor_parallel_size * param_bytes
+    logits = {number: wide * part.loss for number, part in parts.items()}
     here, away = offloaded(
         buffer.elements,
         config.offload.share,

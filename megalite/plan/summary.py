@@ -21,6 +21,8 @@ from megalite.schedule.draw import Picture, draw_text
 from megalite.schedule.partition import describe, partition
 from megalite.schedule.schedules import placement, schedule_of
 
+_LARGE = 2**17
+"""Rows of a vocabulary that weighs in where layers are dealt out by cost."""
 _COLUMNS = 110
 """Of a picture in a terminal."""
 
@@ -34,12 +36,14 @@ def summary(config: Config, origins: dict[str, str], world_size: int) -> str:
         f"vocabulary {vocab:,}" if vocab else "without embeddings: the vocabulary is known once the tokenizer is read"
     )
     stages = partition(config.model, config.parallel, vocab_size=size.vocab_size)
+    by_vocab = vocab is None and stages != partition(config.model, config.parallel, vocab_size=_LARGE)
+    dealt = "stages (about: the size of the vocabulary moves layers)" if by_vocab else "stages"
     programs = schedule_of(derived.pipeline, derived.num_micro_batches)
     plans = rank_plans(config, derived, size.vocab_size)
     sections = {
         "settings that are not defaults": differences(config, origins),
         "layout": _layout(config, world_size),
-        **({"stages": describe(stages, _placement(derived.pipeline))} if len(stages) > 1 else {}),
+        **({dealt: describe(stages, _placement(derived.pipeline))} if len(stages) > 1 else {}),
         "batch": _batch(config, derived, size),
         f"model ({known})": _model(size, plans),
         "memory of one rank": [*_memory(plans, config.offload), *_copy(plans, config, derived)],

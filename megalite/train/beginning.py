@@ -35,7 +35,9 @@ def find_beginning(settings: Checkpoint, tokenizer: Tokenizer, world: Group) -> 
     directory, weights_alone, note = _choose(settings, world)
     if directory is None:
         return Beginning(vocab_size=tokenizer.vocab_size, note=note)
-    source = open_source(directory, verify=settings.verify_integrity)
+    opened: list[Source] = []
+    on_all_ranks(lambda: opened.append(open_source(directory, verify=settings.verify_integrity)), world, ValueError)
+    source = opened[0]
     rows, ids = _rows(source, tokenizer), tokenizer.vocab_size
     surplus = (
         f"the vocabulary of {directory} has {rows:,} rows; the tokenizer uses {ids:,} of them" if rows > ids else ""

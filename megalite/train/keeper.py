@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from megalite.checkpoint.save import Saved, SaveFailed
+from megalite.comm.collectives import PeerLost
 from megalite.observe.record import Sink
 from megalite.train.resume import Progress
 
@@ -75,7 +76,7 @@ class Keeper:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None or not issubclass(kind, ConnectionError):
+        if kind is None or not issubclass(kind, PeerLost):
             # What ends the run is told by who catches it, which a save that fails, too, must not hide.
             with suppress(ConnectionError):
                 try:

@@ -82,7 +82,7 @@ class MemoryReport:
         lasting = [engine.buffer.params, *(buffer for chunk in engine.stages.values() for buffer in chunk.buffers())]
         self.saved = SavedTensors(lasting, kind)
         self.in_flight = self.to_weights = 0
-        self._is_told = False
+        self._is_seen = self._is_told = False
 
     @contextmanager
     def watch(self, action: Action) -> Iterator[None]:
@@ -93,6 +93,7 @@ class MemoryReport:
             return
         with self._watch(action), self.saved.watching():
             yield
+        self._is_seen = True
         self.in_flight = max(self.in_flight, self.engine.buffer.grads.in_flight())
         sources = (source for stage in self.engine.stages.values() for source in stage.weight_grads.sources)
         self.to_weights = max(self.to_weights, memory_of(sources))
@@ -111,7 +112,7 @@ class MemoryReport:
 
     def tell(self, progress: Progress) -> None:
         """Print the table, once a step was made. Every rank must call it."""
-        if self._is_told or not self.saved.peak:
+        if self._is_told or not self._is_seen:  # a rank whose stages are empty has seen a step, and nothing in it
             return
         self._is_told = True
         ranks = all_gather_object((self.measured(), self.computed), self.engine.mesh.world)

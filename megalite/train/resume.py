@@ -72,12 +72,9 @@ def load_checkpoint(engine: Engine, config: Config, beginning: Beginning) -> Res
 
     unwanted = weights_alone or settings.no_load_optim or config.train.skip_train
     without_state = unwanted or "optimizer_step" not in scalars
-    if without_state:
-        source.load(list(engine.buffer.shards()), world)
-        engine.optimizer.reload_main()
-    else:
-        source.load(_all_shards(engine, source.names), world)
-        engine.optimizer.resume(scalars["optimizer_step"])
+    source.load(_all_shards(engine, source.names, weights_alone=without_state), world)
+    engine.optimizer.resume(0 if without_state else scalars["optimizer_step"])
+    if not without_state:
         engine.loss_scale.load(scalars.get("loss_scale", {}))
     if not goes_on:
         return Resumed(engine=engine, note="\n".join([*filter(None, notes), f"loaded the weights of {directory}"]))
@@ -147,16 +144,22 @@ def _with_schedules(
     )
 
 
-def _all_shards(engine: Engine, names: Collection[str]) -> list[Shard]:
-    """What to fill, from the most exact source there is: the run and the checkpoint may differ in precision."""
-    weights, states = list(engine.buffer.shards()), list(engine.optimizer.shards())
+def _all_shards(engine: Engine, names: Collection[str], *, weights_alone: bool) -> list[Shard]:
+    """What to fill, from the most exact source there is: the run and the checkpoint may differ in precision.
+
+    `weights_alone`: main params are the optimizer's, whose files may be gone; the weights themselves are not rounded.
+    """
+    weights, kept = list(engine.buffer.shards()), list(engine.optimizer.shards())
+    if weights_alone:
+        names = [name for name in names if not name.startswith(MAIN)]
+        kept = [shard for shard in kept if shard.name.startswith(MAIN)]
     main = {name.removeprefix(MAIN) for name in names if name.startswith(MAIN)}
     if engine.optimizer.has_copy:
         # A checkpoint without main params trained its params in full precision: they are the main params.
-        states = [replace(s, name=s.name.removeprefix(MAIN)) if s.name not in names else s for s in states]
+        kept = [replace(s, name=s.name.removeprefix(MAIN)) if s.name not in names else s for s in kept]
     elif main:
         weights = [replace(shard, name=MAIN + shard.name) for shard in weights]
-    return weights + states
+    return weights + kept
 
 
 def _check_model(source: Source, model: Model, vocab_size: int) -> None:

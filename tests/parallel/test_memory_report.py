@@ -72,7 +72,8 @@ class Heard(Sink):
 
 def reported(mesh: ParallelMesh, settings: Config) -> tuple[str, Bytes, Bytes, int]:
     """The table of a first step, the numbers in it, and what is left of the saved tensors."""
-    engine, heard, progress = harness.make(mesh, settings, torch.float32), Heard(), Progress()
+    dtype = torch.bfloat16 if settings.train.bf16 else torch.float32
+    engine, heard, progress = harness.make(mesh, settings, dtype), Heard(), Progress()
     derived = derive(settings, mesh.world.size)
     report = MemoryReport(settings, derived, engine, heard, vocab_size=VOCAB)
     report.tell(progress)
@@ -97,6 +98,15 @@ def test_the_first_step_is_reported_once(pool: Pool) -> None:
         assert measured["activations"] == forms["activations"] > 0
         assert f"{measured['activations']:,}" in said
     assert {bool(measured.get("logits")) for _, measured, _, _ in ranks} == {True, False}, "the last stage has them"
+
+
+def test_logits_are_kept_once_and_a_rank_without_layers_reports_too(pool: Pool) -> None:
+    """In 16 bits, where the gradient of the logits is as narrow as they are."""
+    layout: Layout = {"pp": 4, "layout": "E|tt||tL"}
+    ranks = pool.run(harness.grid(layout), reported, harness.config("gpt2", layout, bf16=True, num_layers=3))
+    assert [text == ranks[0][0] != "" for text, *_ in ranks] == [True] * 4
+    (logits,) = {(measured["logits"], forms["logits"]) for _, measured, forms, _ in ranks if "logits" in forms}
+    assert logits[0] == logits[1] > 0
 
 
 def kept(mesh: ParallelMesh, settings: Config) -> tuple[Bytes, Bytes]:

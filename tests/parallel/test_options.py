@@ -10,9 +10,13 @@ from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 from megalite.config.memory import Memory
 from megalite.config.schema import Checkpoint, Config
+from megalite.mesh import ParallelMesh
+from megalite.train.resume import MAIN
 from tests.parallel import harness
 from tests.parallel.harness import Layout, soak
 from tests.parallel.test_precision import CURVE_LIMIT, DTYPES, config, go_on
@@ -85,3 +89,26 @@ def test_a_run_goes_on_in_another_precision(
     found = [loss for loss, *_ in begun + run(pool, after, here, load=str(tmp_path))]
     limit = max(CURVE_LIMIT[precision][0] for precision in (before, after))
     assert found == pytest.approx(through(pool, "fp32"), rel=limit)
+
+
+def begun(mesh: ParallelMesh, settings: Config, precision: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The weights that a run begins with, and what it updates."""
+    engine = harness.resume(mesh, settings, DTYPES[precision]).engine
+    params = {shard.name: shard.tensor.clone() for shard in engine.buffer.shards()}
+    main = {s.name.removeprefix(MAIN): s.tensor.clone() for s in engine.optimizer.shards() if s.name.startswith(MAIN)}
+    return params, main or params
+
+
+@pytest.mark.parametrize(("there", "here"), [("bf16", "fp32"), ("fp32", "bf16"), ("fp16", "bf16")])
+def test_weights_alone_are_not_rounded_before_they_are_updated(
+    pool: Pool, tmp_path: Path, there: str, here: str
+) -> None:
+    run(pool, there, "replicated", save=str(tmp_path))
+    grid = harness.grid({"dp": 2})
+    saved, _ = pool.run(grid, begun, settings(there, "replicated", load=str(tmp_path)), there)[0]
+    alone = replace(settings(here, "replicated"), checkpoint=Checkpoint(load=str(tmp_path), finetune=True))
+    params, main = pool.run(grid, begun, alone, here)[0]
+    assert main.keys() == saved.keys() and len(main) > 10
+    for name, tensor in main.items():
+        assert tensor.dtype == torch.float32 and torch.equal(tensor, saved[name].float()), name
+        assert torch.equal(params[name], tensor.to(params[name].dtype)), name

@@ -79,6 +79,8 @@ def test_a_decoupled_rate_is_kept_and_compared(decoupled, differences):
     saved = Schedules(learning_rate=rate("linear"), decoupled=rate("linear", max_lr=2e-3), weight_decay=decay)
     told = json.loads(json.dumps(lr_state.describe(saved)))
     assert lr_state.described(told) == saved
-    found = lr_state.schedule_differences(told, Schedules(learning_rate=rate("linear"), decoupled=decoupled, weight_decay=decay))
+    found = lr_state.schedule_differences(
+        told, Schedules(learning_rate=rate("linear"), decoupled=decoupled, weight_decay=decay)
+    )
     assert found[:1] == differences
     assert saved.decoupled_learning_rate(20) == pytest.approx(2e-3)

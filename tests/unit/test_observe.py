@@ -1,5 +1,6 @@
 """Sinks: what a reader sees, what a machine reads."""
 
+import errno
 import io
 import json
 import math
@@ -275,6 +276,40 @@ def test_logger_hands_on_everything() -> None:
     logger.note("saved")
     logger.close()
     assert heard == ["train"] * 2 + ["evaluation"] * 2 + ["saved"] * 2 + ["close"] * 2
+
+
+def test_a_log_that_cannot_be_written_ends_no_run_and_is_told_once(tmp_path: Path) -> None:
+    """A disk that has room for two lines and a half, and later for more."""
+    heard: list[str] = []
+
+    class Ear(Sink):
+        def note(self, text: str) -> None:
+            heard.append(text)
+
+    class Small:
+        def __init__(self, log: Jsonl) -> None:
+            self.file, self.room = log.file, 0
+
+        def write(self, line: bytes) -> int:
+            written = self.file.write(line[: self.room])
+            self.room -= written
+            if written < len(line):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return written
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.file, name)
+
+    log = Jsonl(tmp_path / "log.jsonl")
+    log.file = disk = Small(log)  # type: ignore[assignment]
+    logger = Logger([log, Ear()])
+    for room in (1000, 20, 0, 1000):
+        disk.room = room
+        logger.evaluation(EVALUATION)
+    logger.close()
+    said = "Jsonl cannot write: [Errno 28] No space left on device. Training goes on; what it missed is lost."
+    assert heard == [said]
+    assert len(jsonl.read(tmp_path / "log.jsonl")) == 2
 
 
 def test_memory_grows_with_what_is_held() -> None:

@@ -20,6 +20,7 @@ from megalite.checkpoint.place import INDEX, TRACKER, find
 from megalite.checkpoint.retention import Retention
 from megalite.checkpoint.save import Saved, SaveFailed, check_writable, save
 from megalite.checkpoint.tensor_file import FileRecord, write_tensors
+from megalite.comm.collectives import PeerLost
 from megalite.mesh import Group
 from megalite.observe.record import Sink
 from megalite.shard import Shard
@@ -308,7 +309,9 @@ def test_an_error_does_not_hide_that_the_last_save_failed() -> None:
     assert notes.lines == ["iter_1 could not be saved."]
 
 
-@pytest.mark.parametrize("error", [FloatingPointError("nan"), KeyboardInterrupt(), ConnectionError("rank 1 is gone")])
+@pytest.mark.parametrize(
+    "error", [FloatingPointError("nan"), KeyboardInterrupt(), BrokenPipeError(), PeerLost("rank 1 is gone")]
+)
 def test_whatever_ends_the_run_waits_for_the_save(error: BaseException) -> None:
     """Unless a rank is lost, without which no save can be completed."""
     notes, outcome = Notes(), Future[Saved]()
@@ -317,5 +320,5 @@ def test_whatever_ends_the_run_waits_for_the_save(error: BaseException) -> None:
         keeper.save(Progress(iteration=1), is_last=True)
         ending.start()
         raise error
-    assert len(notes.lines) == (0 if isinstance(error, ConnectionError) else 1)
+    assert len(notes.lines) == (0 if isinstance(error, PeerLost) else 1)
     ending.join()

@@ -83,6 +83,15 @@ def test_dry_run_shows_the_pipeline():
         assert words in text
 
 
+def test_dry_run_says_where_the_vocabulary_decides(tmp_path):
+    for name in ("vocab", "merges"):
+        (tmp_path / name).touch()
+    files = f"--tokenizer-type GPT2BPETokenizer --vocab-file {tmp_path}/vocab --merge-file {tmp_path}/merges"
+    for layers, told in ((7, "stages (about: the size of the vocabulary moves layers):"), (6, "stages:")):
+        done = front(*ARGV, *PIPELINE.split(), *files.split(), "--num-layers", str(layers), "--dry-run", WORLD_SIZE="8")
+        assert told in done.stdout.splitlines(), done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("schedule", "saved", "between"),
     [
