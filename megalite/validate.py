@@ -7,7 +7,7 @@ from pathlib import Path
 from megalite.config.derive import derive
 from megalite.config.options import Option, options
 from megalite.config.problem import Problem
-from megalite.config.schema import Config, Train
+from megalite.config.schema import Config
 from megalite.rules.course import COURSE_RULES
 from megalite.rules.files import FILES_RULES
 from megalite.rules.job import Job
@@ -15,6 +15,7 @@ from megalite.rules.memory import MEMORY_RULES
 from megalite.rules.offload import OFFLOAD_RULES
 from megalite.rules.pipeline import PIPELINE_RULES
 from megalite.rules.shape import SHAPE_RULES
+from megalite.rules.unread import unread
 
 
 def check(
@@ -44,7 +45,6 @@ def check(
 
 def notices(config: Config, world_size: int) -> list[str]:
     """What is allowed but has no effect, costs much, or is decided for the user: said once. The config is valid."""
-    model, optimizer, kept = config.model, config.optimizer, config.checkpoint
     derived = derive(config, world_size)
     micro_batches, ranks = derived.num_micro_batches, derived.pipeline.num_ranks
     said = {
@@ -53,44 +53,11 @@ def notices(config: Config, world_size: int) -> list[str]:
         ),
         f"A step has {micro_batches} micro-batches, fewer than --pipeline-model-parallel-size {ranks}: ranks wait most "
         "of the time. A larger --global-batch-size gives them work.": micro_batches < ranks,
-        f"--num-query-groups {model.num_query_groups} is not read without --group-query-attention.": (
-            model.num_query_groups != 1 and not model.group_query_attention
-        ),
-        "--lr-wsd-decay-iters and --lr-wsd-decay-samples are not read without --lr-decay-style WSD.": (
-            bool(optimizer.lr_wsd_decay_iters or optimizer.lr_wsd_decay_samples) and optimizer.lr_decay_style != "WSD"
-        ),
-        "--initial-loss-scale, --min-loss-scale, --loss-scale-window and --hysteresis are read under --fp16 only, and "
-        "without --loss-scale.": bool(
-            (config.train.loss_scale is not None or not config.train.fp16) and _differs(config.train, _DYNAMIC_SCALE)
-        ),
         "--split is not read with --mock-data, which is cut into three equal parts.": (
             config.data.mock_data and config.data.split is not None
         ),
-        "--vocab-size is read by NullTokenizer and TikTokenizer only.": (
-            config.tokenizer.vocab_size is not None
-            and config.tokenizer.tokenizer_type not in ("NullTokenizer", "TikTokenizer")
-        ),
-        "--save-interval, --save-retain-last, --save-retain-interval and --async-save have no effect without --save.": (
-            not kept.save
-            and any((kept.save_interval, kept.save_retain_last, kept.save_retain_interval, kept.async_save))
-        ),
-        "--finetune and --no-load-optim have no effect without --load.": (
-            (config.checkpoint.finetune or config.checkpoint.no_load_optim) and not config.checkpoint.load
-        ),
-        "--verify-integrity has no effect without --load or --pretrained-checkpoint.": bool(
-            config.checkpoint.verify_integrity
-            and not (config.checkpoint.load or config.checkpoint.pretrained_checkpoint)
-        ),
     }
-    return [text for text, applies in said.items() if applies]
-
-
-_DYNAMIC_SCALE = ("initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis")
-
-
-def _differs(section: Train, names: tuple[str, ...]) -> bool:
-    """Whether one of these settings is not at its default."""
-    return any(getattr(section, name) != getattr(Train(), name) for name in names)
+    return [*(text for text, applies in said.items() if applies), *unread(config)]
 
 
 def _value_problem(option: Option, value: object) -> str:

@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from megalite.checkpoint.stated import stated_model
 from megalite.config.cli import parse
 from megalite.config.derive import derive
+from megalite.config.from_checkpoint import with_model_of_checkpoint
 from megalite.data.tokenizer import build_tokenizer
 from megalite.train.datasets import datasets
 from megalite.validate import check
@@ -14,7 +16,7 @@ def planned_notes(words: Sequence[str], *, ranks: int, keep: bool) -> tuple[str,
 
     `keep` leaves the index where the run will look for it. ValueError lists all that is wrong with the settings.
     """
-    parsed = parse(list(words))
+    parsed = with_model_of_checkpoint(parse(list(words)), stated_model)
     faulty = {flag for problem in parsed.problems for flag in problem.flags}
     problems = parsed.problems + check(parsed.config, ranks, faulty=faulty)
     if problems:

@@ -373,13 +373,6 @@ def test_nothing_given_names_what_is_required():
     ("flags", "text"),
     [
         ("--sequence-parallel", "--sequence-parallel has no effect with --tensor-model-parallel-size 1."),
-        ("--num-query-groups 2", "--num-query-groups 2 is not read without --group-query-attention."),
-        ("--hysteresis 3", "--loss-scale-window and --hysteresis are read under --fp16 only"),
-        ("--fp16 --loss-scale 8 --hysteresis 3", "are read under --fp16 only, and without --loss-scale."),
-        ("--lr-wsd-decay-iters 2", "are not read without --lr-decay-style WSD."),
-        ("--save-interval 2", "--save-interval, --save-retain-last, --save-retain-interval and --async-save have no"),
-        ("--async-save", "and --async-save have no effect without --save."),
-        ("--finetune", "have no effect without --load."),
         (
             f"{PP} --global-batch-size 4",
             "A step has 1 micro-batches, fewer than --pipeline-model-parallel-size 2: ranks wait most of the time.",
