@@ -214,3 +214,5 @@ def test_a_prepared_cache_is_used(tmp_path, run, capsys, monkeypatch):
     assert prepare_cache.main(["--ranks", "2", *words]) == 0
     assert inspect_dataset.main(["--run", "--lr"]) == 1
     assert "--lr" in capsys.readouterr().err
+    assert inspect_dataset.main(["--run", "--load", str(tmp_path / "none"), "--use-checkpoint-args"]) == 1
+    assert "--use-checkpoint-args finds no model." in capsys.readouterr().err, "as a run would look for it"
