@@ -102,7 +102,8 @@ def rank_memory(size: ModelSize, layout: Layout, practice: Practice, held: list[
     kept = again * first + (part.layers - again) * whole
     flying = in_flight(layout, rank) / len(held) if layout.pipeline > 1 else 1
     gradient = 0 if practice.software == "megalite" else max(beta, 4)  # ours takes the place of the logits
-    logits = part.loss * tokens * size.vocab_size / t * (beta + gradient)
+    waiting = min(layout.num_micro_batches, layout.pipeline) if layout.schedule.startswith("zb") else 1
+    logits = part.loss * waiting * tokens * size.vocab_size / t * (beta + gradient)
     matrix = max(size.fc1_width, size.qkv_width, size.query_width) * size.hidden_size / t * practice.wide_gradients
     return RankMemory(
         params=states.params // (layout.data if layout.zero == 3 else 1),

@@ -71,6 +71,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert not (tmp_path / "disk").exists()
 
 
+@pytest.mark.soak
 def test_optimizers_compute_the_same(tmp_path: Path) -> None:
     table = tmp_path / "table.md"
     run = subprocess.run(
