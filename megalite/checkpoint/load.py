@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from megalite.checkpoint import checksum
-from megalite.checkpoint.boxes import describe, intersect, slices, uncovered
+from megalite.checkpoint.boxes import describe, intersect, slices, uncovered, whole
 from megalite.checkpoint.format import DTYPES, Index, Piece, TensorRecord, is_optimizer, read_index
 from megalite.checkpoint.on_all_ranks import on_all_ranks
 from megalite.checkpoint.strict import listed, unexpected, unfit
@@ -169,9 +169,8 @@ def read_tensor(directory: Path, name: str, index: Index | None = None) -> Tenso
     if name not in index.tensors:
         raise ValueError(f"{directory} holds no tensor {name}")
     record = index.tensors[name]
-    whole = tuple((0, n) for n in record.shape)
     tensor = torch.empty(record.shape, dtype=DTYPES[record.dtype])
-    shard = Shard(name=name, global_shape=record.shape, box=whole, tensor=tensor)
+    shard = Shard(name=name, global_shape=record.shape, box=whole(record.shape), tensor=tensor)
     problems = _check(directory, index, [shard])
     if problems:
         raise ValueError(f"{directory} cannot be loaded.\n{listed(problems)}")

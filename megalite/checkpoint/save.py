@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megalite.checkpoint.boxes import describe, uncovered, volume
+from megalite.checkpoint.boxes import describe, uncovered, volume, whole
 from megalite.checkpoint.disk import (
     begin_folder,
     make_folder,
@@ -242,7 +242,7 @@ def _check_whole(everything: Sequence[Held]) -> None:
     for name, boxes in tensors.items():
         kinds = {(held.dtype, held.shape) for held in boxes}
         assert len(kinds) == 1, f"ranks disagree about {name}: {sorted(kinds)}"
-        holes = uncovered(tuple((0, n) for n in boxes[0].shape), [held.box for held in boxes])
+        holes = uncovered(whole(boxes[0].shape), [held.box for held in boxes])
         assert not holes, f"no rank holds {name}{describe(holes[0])}"
 
 

@@ -30,6 +30,7 @@ CODES = {
     torch.bool: "BOOL",
 }
 """How safetensors names a dtype."""
+DTYPES_BY_CODE = {code: dtype for dtype, code in CODES.items()}
 
 _BATCH = 1 << 22  # bytes that are written at once, few enough to be in a cache when the checksum reads them
 _MOST = 1000  # buffers that the system takes at once

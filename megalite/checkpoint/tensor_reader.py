@@ -12,9 +12,8 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from megalite.checkpoint.tensor_file import CODES, Entry
+from megalite.checkpoint.tensor_file import DTYPES_BY_CODE, Entry
 
-_DTYPES = {code: dtype for dtype, code in CODES.items()}
 _LONGEST_HEADER = 100_000_000  # bytes, as the format allows
 _WINDOW = 1 << 24  # bytes of a file that are mapped at once
 _RUN = 1 << 16  # bytes that are worth a call of the system
@@ -54,7 +53,7 @@ class TensorReader:
         self.starts: dict[str, int] = {}
         entries, data = {}, 8 + length
         for key, facts in header.items():
-            entry = Entry(key=key, dtype=_DTYPES[facts["dtype"]], shape=tuple(facts["shape"]))
+            entry = Entry(key=key, dtype=DTYPES_BY_CODE[facts["dtype"]], shape=tuple(facts["shape"]))
             start, stop = facts["data_offsets"]
             if min(entry.shape, default=0) < 0 or not 0 <= start <= stop <= size - data:
                 raise ValueError(f"{key} lies outside the file")

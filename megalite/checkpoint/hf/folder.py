@@ -9,14 +9,13 @@ from torch import Tensor
 
 from megalite.checkpoint.foreign import ForeignTensor
 from megalite.checkpoint.hf.fields import read_json
-from megalite.checkpoint.tensor_file import CODES
+from megalite.checkpoint.tensor_file import DTYPES_BY_CODE
 from megalite.checkpoint.torch_file import StoredTensor, read_torch_file
 
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 PICKLED = "pytorch_model.bin"
 PICKLED_INDEX = "pytorch_model.bin.index.json"
-_DTYPES = {code: dtype for dtype, code in CODES.items()}
 
 
 class ModelFolder:
@@ -78,10 +77,12 @@ def _of_safetensors(file: Path) -> dict[str, ForeignTensor]:
         with safe_open(file, framework="pt") as source:
             for name in source.keys():  # noqa: SIM118 (not a mapping)
                 part = source.get_slice(name)
-                if part.get_dtype() not in _DTYPES:
-                    raise ValueError(f"{name} in {file} has the dtype {part.get_dtype()}; megalite has {list(_DTYPES)}")
+                if part.get_dtype() not in DTYPES_BY_CODE:
+                    raise ValueError(
+                        f"{name} in {file} has the dtype {part.get_dtype()}; megalite has {list(DTYPES_BY_CODE)}"
+                    )
                 held[name] = ForeignTensor(
-                    file=file, shape=tuple(part.get_shape()), dtype=_DTYPES[part.get_dtype()], read=reader(name)
+                    file=file, shape=tuple(part.get_shape()), dtype=DTYPES_BY_CODE[part.get_dtype()], read=reader(name)
                 )
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{file} cannot be read as safetensors: {error}") from error
