@@ -15,7 +15,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,7 +52,7 @@ class Pool:
     def __init__(self) -> None:
         self._processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
-        self._folder = Path(tempfile.mkdtemp(prefix="megalite-pool-"))
+        self._folder = tempfile.TemporaryDirectory(prefix="megalite-pool-")
         self._calls = 0
 
     def _start(self, ranks: int) -> None:
@@ -81,7 +80,7 @@ class Pool:
         pipes = self._pipes[: grid.world_size]
         self._calls += 1
         for pipe in pipes:
-            pipe.send((grid, str(self._folder / f"call-{self._calls}"), function, arguments))
+            pipe.send((grid, f"{self._folder.name}/call-{self._calls}", function, arguments))
         results: dict[Connection, Any] = {}
         while len(results) < len(pipes):
             ready = wait([pipe for pipe in pipes if pipe not in results], timeout=SECONDS)

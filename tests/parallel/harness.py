@@ -3,6 +3,7 @@
 import math
 import tempfile
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -128,8 +129,14 @@ def offload(layout: Layout) -> Offload:
         optimizer_offload_fraction=layout.get("share", 1.0),
         overlap_cpu_optimizer_d2h_h2d=bool(layout.get("early")),
         optimizer_offload_device=kind or "cpu",
-        offload_dir=layout.get("dir") or (tempfile.mkdtemp(prefix="megalite-away-") if kind == "disk" else None),
+        offload_dir=layout.get("dir") or (tempfile.mkdtemp(dir=_away().name) if kind == "disk" else None),
     )
+
+
+@cache
+def _away() -> tempfile.TemporaryDirectory[str]:
+    """Where the folders of runs lie that name none; it goes with the tests."""
+    return tempfile.TemporaryDirectory(prefix="megalite-away-")
 
 
 def config(
