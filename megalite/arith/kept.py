@@ -125,7 +125,7 @@ def weight_activations(size: ModelSize, how: Keeping) -> dict[str, int]:
 
 
 def head_activations(size: ModelSize, how: Keeping, part: Part) -> dict[str, int]:
-    """The same of the head. Its gradient is large, but the last stage has the fewest micro-batches in flight."""
+    """The same of the head. Its gradient is large; under zb-h1 its stage has the fewest micro-batches before I."""
     if not part.loss:
         return {}
     t, beta, tokens = how.tensor_parallel_size, how.param_bytes, size.seq_length * how.micro_batch_size

@@ -13,6 +13,8 @@ CLEAR = "\r\x1b[K"
 class Console(Sink):
     """Prints to `stream`, usually stdout."""
 
+    flag = "The console"
+
     def __init__(self, stream: TextIO, *, times: str = "minmax") -> None:
         self.stream, self.times = stream, times
         """Of the ranks' times, `max`, `minmax` or `all` are shown."""

@@ -11,6 +11,8 @@ from megalite.observe.record import EvaluationRecord, Sink, TrainRecord
 class Jsonl(Sink):
     """Appends to `path`; each object is on disk, whole, before the next step."""
 
+    flag = "--log-jsonl"
+
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.file = path.open("a+b", buffering=0)

@@ -10,6 +10,8 @@ from megalite.observe.record import Sink
 class ProgressFile(Sink):
     """Appends each note to `path`, with the time; launches that continue a run share the file."""
 
+    flag = "--log-progress"
+
     def __init__(self, path: Path, *, ranks: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.file = path.open("a", encoding="utf-8")

@@ -66,6 +66,9 @@ class EvaluationRecord:
 class Sink:
     """A place where records go. This one drops them: it is what a quiet rank logs to."""
 
+    flag = ""
+    """What asks for it, where an error must name it."""
+
     def step(self, record: StepRecord) -> None:
         """Take one iteration, as it comes."""
 
@@ -116,4 +119,4 @@ class Logger(Sink):
             except OSError as error:
                 if sink not in self._failing:
                     self._failing.add(sink)
-                    self.note(f"{type(sink).__name__} cannot write: {error}. Training goes on; what it missed is lost.")
+                    self.note(f"{sink.flag} cannot write: {error}. Training goes on; what it missed is lost.")

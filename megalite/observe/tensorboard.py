@@ -37,6 +37,8 @@ def evaluation_scalars(record: EvaluationRecord) -> dict[str, float]:
 class TensorBoard(Sink):
     """Writes event files into `directory`, of single iterations every `interval`-th."""
 
+    flag = "--tensorboard-dir"
+
     def __init__(self, directory: Path, *, times: bool = False, interval: int = 1) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter

@@ -10,6 +10,8 @@ from megalite.observe.tensorboard import evaluation_scalars, step_scalars, train
 class WeightsAndBiases(Sink):
     """Reports to a project; files of the run lie in `directory`, its settings are shown beside it."""
 
+    flag = "--wandb-project"
+
     def __init__(
         self,
         *,

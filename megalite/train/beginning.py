@@ -35,7 +35,7 @@ def find_beginning(settings: Checkpoint, tokenizer: Tokenizer, world: Group) -> 
     directory, weights_alone, note = _choose(settings, world)
     if directory is None:
         return Beginning(vocab_size=tokenizer.vocab_size, note=note)
-    opened: list[Source] = []
+    opened: list[Source] = []  # kept here: ranks tell each other whether it went well, not what they have read
     on_all_ranks(lambda: opened.append(open_source(directory, verify=settings.verify_integrity)), world, ValueError)
     source = opened[0]
     rows, ids = _rows(source, tokenizer), tokenizer.vocab_size

@@ -307,7 +307,7 @@ def test_a_log_that_cannot_be_written_ends_no_run_and_is_told_once(tmp_path: Pat
         disk.room = room
         logger.evaluation(EVALUATION)
     logger.close()
-    said = "Jsonl cannot write: [Errno 28] No space left on device. Training goes on; what it missed is lost."
+    said = "--log-jsonl cannot write: [Errno 28] No space left on device. Training goes on; what it missed is lost."
     assert heard == [said]
     assert len(jsonl.read(tmp_path / "log.jsonl")) == 2
 
